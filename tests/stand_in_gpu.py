@@ -92,8 +92,6 @@ class Memory:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self.crossed = 0
-        """Bytes that came from the host."""
         self._written: dict[StorageWeakRef, tuple[Stream, int]] = {}
         self._read: defaultdict[StorageWeakRef, Times] = defaultdict(dict)
 
@@ -277,7 +275,6 @@ class OnGpu(Tensor):
             else:
                 thread.graph.add(Captured(func, args, kwargs, read, made, results))
         if operator.is_copy and here:
-            memory.crossed += here[0].nbytes * (here[0] is not args[0])
             thread.stream.synchronize()  # as the host does where memory is pageable
         return tree_map(lambda each: on_gpu(each) if isinstance(each, Tensor) else each, results)
 
@@ -395,7 +392,6 @@ class Gpu(TorchFunctionMode):
             result = func(*args, **(kwargs | {"device": "cpu"}))
         if device is None or device.type == "cpu":
             return result
-        memory.crossed += result.nbytes * (moves and not isinstance(result, OnGpu))
         return uploaded(result)
 
 

@@ -3,33 +3,29 @@
 `tests/stand_in_gpu.py` says which mistakes it finds, and which only a GPU can.
 """
 
-import contextlib
 import dataclasses
 import functools
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 from torch import Tensor
 from torch.utils._pytree import tree_leaves, tree_map_only
 
 import agents
-from agents import acer, impala, sac
+from agents import impala
 from suite import player, unroll_session
 from suite.base.errors import UsageError
 from suite.collector import Collector
-from suite.envs.vector_env import Spaces, Step
 from suite.graphs import WARM_UPS, Graphs
 from suite.nets import affine
-from suite.unrolls import UnrollReplay
 from tests import stand_in_gpu
 from tests.agents.trainings import learned, module_of
 from tests.forms import by_agent
 from tests.golden import configurations, runner
-from tests.stand_in_gpu import DEVICE, Graph, OnGpu, Pool, installed, memory, on_cpu, reads_nothing
+from tests.stand_in_gpu import DEVICE, Graph, OnGpu, Pool, installed, on_cpu, reads_nothing
 
 pytestmark = pytest.mark.long
 RUNS = {
@@ -211,25 +207,6 @@ def test_a_gpu_learns_from_graphs_what_it_learns_from_kernels(
         torch.testing.assert_close(ours, theirs, atol=1e-5, rtol=1e-5)
 
 
-def test_an_update_has_no_more_operators_than_it_had(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """With one seed, its rows' reading and Adam's steps included: a GPU's time goes by kernels."""
-    counted: list[int] = []
-    replay = Graph.replay
-
-    def count(graph: Graph) -> None:
-        counted.append(len(graph.operators))
-        replay(graph)
-
-    monkeypatch.setattr(Graph, "replay", count)
-    config = sac.PRESETS["mujoco", "paper"].config
-    config = dataclasses.replace(config, task=TASKS["continuous"], env_steps=20, learning_starts=10)
-    config = dataclasses.replace(config, evaluation_episodes=1, cuda_graphs=True)
-    train_on_gpu("sac", config, tmp_path, monkeypatch)
-    assert max(counted) <= 171
-
-
 @pytest.mark.parametrize(
     ("mistake", "reason"),
     [
@@ -266,51 +243,6 @@ def test_a_capture_without_memory_is_told_as_any_lack_of_it(
         graphs = Graphs(step, lambda number: 0, [], DEVICE)
         with pytest.raises(torch.OutOfMemoryError):
             graphs(0, torch.ones(3, device=DEVICE))
-
-
-def test_of_stacked_frames_only_the_newest_crosses_to_the_gpu_and_once(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """Acting, new unrolls and replayed ones read what lies there: the host's stacks, to the bit."""
-    config = acer.PRESETS["atari-7", "openai_baselines"].config
-    config = dataclasses.replace(
-        config, num_envs=2, unroll_length=3, replay_capacity=60, replay_start=0
-    )
-    spaces, num_steps = Spaces((4, 84, 84), 6), 12
-    first, steps = frames_of_games(num_steps, spaces)
-    crossed, read = 0, []
-    for device in (torch.device("cpu"), DEVICE):
-        with installed(monkeypatch) if device == DEVICE else contextlib.nullcontext():
-            replay = UnrollReplay(spaces, config, 6, device)
-            crossed = memory.crossed
-            replay.put_first_obs(first)
-            acted_on = []
-            for step in steps:
-                replay.add(np.zeros(2, dtype=int), np.zeros((2, 6), dtype=np.float32), step)
-                acted_on.append(replay.read_obs(step.obs[0], np.ones(2, dtype=bool)))
-            unrolls = [replay.newest(), replay.sample(np.random.default_rng(0))]
-            read.append([on_cpu(each) for each in (*acted_on, *(u.obs for u in unrolls))])
-    frames = (1 + num_steps) * 2 * 84 * 84
-    assert frames < memory.crossed - crossed < 1.05 * frames  # beside them indices and the like
-    for ours, theirs in zip(*read, strict=True):
-        assert torch.equal(ours, theirs)
-    stacks = np.stack([step.obs[0] for step in steps])
-    acted_on = torch.stack(read[0][:num_steps])
-    assert torch.equal(acted_on, torch.from_numpy(stacks * np.float32(1 / 255)))
-
-
-def frames_of_games(num_steps: int, spaces: Spaces) -> tuple[np.ndarray, list[Step]]:
-    """First stacks of two games that do not end, and steps with the stacks that follow."""
-    frames = np.random.default_rng(0).integers(0, 256, (num_steps + 4, 2, *spaces.obs_shape[1:]))
-    frames = frames.astype(np.uint8)
-    frames[:4] = frames[3]  # a new game's stack is its first frame
-    stacks = [frames[t : t + 4].swapaxes(0, 1) for t in range(num_steps + 1)]
-    no, zeros = np.zeros((1, 2), dtype=bool), np.zeros((1, 2), dtype=np.float32)
-    steps = [
-        Step(obs[None], obs[None], zeros, zeros, no, no, ~no, no, zeros, zeros.astype(int))
-        for obs in stacks[1:]
-    ]
-    return stacks[0], steps
 
 
 @pytest.mark.parametrize("missed", [0, 1])

@@ -57,13 +57,6 @@ def test_a_seed_has_the_same_simulators_alone_and_in_a_group() -> None:
         np.testing.assert_array_equal(group[row : row + 1], alone)
 
 
-def test_simulator_seeds_fit_envpool() -> None:
-    """Anything but a non-negative int32 is refused there, or aborts the process."""
-    seeds = environment_seeds(range(50), 20, "environments")
-    assert seeds.dtype == np.int32
-    assert seeds.min() >= 0
-
-
 def test_a_negative_seed_is_refused() -> None:
     """It would otherwise be read as another seed."""
     with pytest.raises(ValueError, match="non-negative"):

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from suite.nets.networks import FrameLayers, Trunk
-from suite.nets.perceptrons import Perceptron, Stack, weight_norms
+from suite.nets.perceptrons import Perceptron, Stack
 from tests.perceptrons import linear, vector
 
 SIZES, HEADS = (7, 16, 12), ((2, 0.1), (1, 0.5))
@@ -82,16 +82,6 @@ def test_gradients_are_clipped_member_by_member() -> None:
     for gradient, weight in zip(short, stack.networks[1].parameters(), strict=True):
         assert weight.grad is not None
         assert torch.equal(weight.grad, gradient)
-
-
-def test_the_norm_of_a_seed_is_that_of_all_its_weights() -> None:
-    """Of several stacks together; another seed's weights do not count."""
-    one, other = Stack(perceptrons(3, 2)), Stack(perceptrons(3, 1))
-    norms = weight_norms(one, other)
-    for s in range(3):
-        weights = [*one.all_weights_of(s).values(), *other.all_weights_of(s).values()]
-        expected = torch.cat([weight.flatten() for weight in weights]).norm()
-        torch.testing.assert_close(norms[s], expected)
 
 
 def trunks(seed: int) -> Stack:
