@@ -29,7 +29,6 @@ SEEDS = 7
 class Rows(NamedTuple):
     """What one vector step returned, a row for each environment that took part in it."""
 
-    obs: np.ndarray
     rewards: np.ndarray
     """As the game gave them, not clipped."""
     ends: np.ndarray
@@ -98,7 +97,7 @@ class Encore(Engine):
         """Step all environments."""
         step = self._env.step(actions)
         self.obs = step.obs[0]
-        return Rows(step.next_obs[0], step.raw_rewards[0], step.episode_ends[0])
+        return Rows(step.raw_rewards[0], step.episode_ends[0])
 
 
 class Envpool(Engine):
@@ -133,7 +132,7 @@ class Envpool(Engine):
         self.ids = info["env_id"]
         if self._game:  # a lost life terminates, but does not end the game
             terminations = info["terminated"].astype(bool)
-        return Rows(self.obs, rewards, terminations | truncations)
+        return Rows(rewards, terminations | truncations)
 
 
 class Vector(Engine):
@@ -158,7 +157,7 @@ class Vector(Engine):
     def step(self, actions: Any) -> Rows:
         """Step all environments."""
         self.obs, rewards, terminations, truncations, _ = self._envs.step(actions)
-        return Rows(self.obs, rewards, terminations | truncations)
+        return Rows(rewards, terminations | truncations)
 
     def close(self) -> None:
         """End the vector."""
@@ -182,7 +181,7 @@ class StableBaselines(Vector):
     def step(self, actions: Any) -> Rows:
         """Step all environments."""
         self.obs, rewards, ends, _ = self._envs.step(actions)
-        return Rows(self.obs, rewards, ends)
+        return Rows(rewards, ends)
 
 
 def _game_options(task: Task) -> dict[str, Any]:

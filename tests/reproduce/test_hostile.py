@@ -18,7 +18,6 @@ import torch
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
-from agents import sac
 from reproduce import ROOT
 from reproduce import __main__ as command_line
 from reproduce.commands import evaluate as evaluating
@@ -30,7 +29,6 @@ from reproduce.plan.make import load_plan, make_plan, save_plan
 from reproduce.plan.request import SAVED
 from suite.base.errors import UsageError
 from suite.base.randomness import environment_seeds
-from suite.envs.tasks import SUITES, tasks_in
 from suite.envs.vector_env import VectorEnv
 from suite.record.records import read_record
 from suite.settings.command_line import run_main
@@ -161,28 +159,6 @@ def test_a_hostile_name_is_refused_in_one_line_wherever_it_stands(
         refused([word.replace("NAME", f"x{name}") for word in line.split()], deeds, capsys)
 
 
-@pytest.mark.parametrize("times", [20, pytest.param(200, marks=slow)])
-def test_an_agents_own_command_refuses_names_that_it_does_not_know(
-    times: int, deeds: list[str], capsys: pytest.CaptureFixture[str]
-) -> None:
-    """The commands that the harness starts can be typed by anyone too."""
-    known = {*SUITES, *(source for _, source in sac.PRESETS), "auto", "cpu", "cuda"}
-    known |= {"deterministic", "sampled", *(task for suite in SUITES for task in tasks_in(suite))}
-
-    @examples(times)
-    @example("--task", "")
-    @example("--task", "--")
-    @given(st.sampled_from(["--task", "--suite", "--like", "--device", "--evaluation-rule"]), names)
-    def check(flag: str, name: str) -> None:
-        if name not in known:
-            beside = [] if flag == "--task" else ["--task", TASK]
-            with pytest.MonkeyPatch.context() as patch:  # what is accepted starts no training
-                patch.setattr(sac, "train", lambda config, recorder: None)
-                refused([*beside, f"{flag}={name}"], deeds, capsys, sac.main)
-
-    check()
-
-
 anything = st.recursive(
     st.one_of(st.none(), st.booleans(), st.integers(), st.floats(), names),
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(names, inner, max_size=3),
@@ -220,30 +196,6 @@ def test_a_plan_that_was_tampered_with_is_refused_or_harmless(times: int, tmp_pa
             assert len(set(seeds)) == len(seeds) > 0
 
     check()
-
-
-def test_a_plan_of_too_many_seeds_is_refused_at_once(
-    tmp_path: Path, deeds: list[str], capsys: pytest.CaptureFixture[str]
-) -> None:
-    """By a line that names the limit, whether a flag or a file asks for them."""
-    most = "a plan has at most 10,000 seeds, not 300,000\n"
-    words = ["sac", "classic", "--tasks", TASK, "--runs-dir", str(tmp_path)]
-    assert (
-        refused([*words, "--num-seeds", "300000"], deeds, capsys) == f"error: --num-seeds: {most}"
-    )
-    plan = make_plan("sac", "classic", tasks=[TASK], runs_dir=tmp_path, device="cpu")
-    plan.directory.mkdir(parents=True)
-    save_plan(plan)
-    path = plan.directory / "plan.json"
-    seeds = list(range(300_000))
-    many = {"seeds": seeds, "num_seeds": {TASK: len(seeds)}}
-    declared = [{"task": TASK, "env_steps": 1, "seeds": seeds}]
-    for changed, command in (
-        ({"declared": declared}, words),
-        (many | {"declared": []}, ["report", "sac", "classic", *words[-2:]]),
-    ):
-        path.write_text(json.dumps(json.loads(path.read_text()) | changed))
-        assert refused(command, deeds, capsys).endswith(f"{path}: {most}")
 
 
 POLICIES = {

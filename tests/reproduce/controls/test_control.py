@@ -194,7 +194,6 @@ FAULTS = {
         *("failed", "ValueError: the peer is broken"),
     ),
     "leaves early": ("if seed == 2: return", "failed", "exit 0"),
-    "is killed": ("if seed == 2: import os; os.kill(os.getpid(), 9)", "failed", "SIGKILL"),
     "no number": ("if seed == 2: record.episode(10, float('nan'), 1)", "diverged", "not finite"),
 }
 

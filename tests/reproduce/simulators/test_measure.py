@@ -123,6 +123,7 @@ def test_an_engine_that_hangs_is_ended(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize(
     ("engine", "task", "num_envs", "why"),
     [
+        ("envpool", "TMaze-v0", 2, "envpool lacks TMaze-v0"),
         ("gymnasium-sync", "WalkerWalk-v1", 2, "gymnasium lacks WalkerWalk-v1"),
         ("gymnasium-own", "Pendulum-v1", 2, "gymnasium has no vector of Pendulum-v1's own"),
         ("envpool-async-2", "CartPole-v1", 3, "3 environments are no 2 batches"),
@@ -136,13 +137,10 @@ def test_an_engine_that_cannot_do_a_task_says_why(
 
 
 def test_a_cell_that_cannot_be_measured_has_a_row_that_says_why() -> None:
-    """Told by the engine's process, or before it starts where it would need too many."""
-    for engine, task, num_envs, why in (
-        ("envpool", "TMaze-v0", 2, "envpool lacks TMaze-v0"),
-        ("gymnasium-async", "CartPole-v1", 4096, "4096 processes are too many for "),
-    ):
-        (row,) = measure.measure(Cell(task, num_envs, 1), [engine], ["random"], 1, 0.01)
-        assert row["note"].startswith(why)
+    """Before a process starts, where it would need too many."""
+    cell = Cell("CartPole-v1", 4096, 1)
+    (row,) = measure.measure(cell, ["gymnasium-async"], ["random"], 1, 0.01)
+    assert row["note"].startswith("4096 processes are too many for ")
 
 
 def test_a_training_tells_its_speed_and_shares() -> None:
@@ -157,16 +155,7 @@ def test_a_training_tells_its_speed_and_shares() -> None:
 
 
 @pytest.mark.parametrize(
-    "flags",
-    [
-        "clasic",
-        "--tasks CartPol-v1",
-        "--engines envpol",
-        "--modes training randm",
-        "--num-envs 0,8",
-        "--num-envs many",
-        "--seconds 0",
-    ],
+    "flags", ["--engines envpol", "--modes training randm", "--num-envs 0,8", "--seconds 0"]
 )
 def test_bad_input_is_one_line(flags: str, tmp_path: Path) -> None:
     """Nothing is measured and nothing written."""
