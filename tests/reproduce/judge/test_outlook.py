@@ -3,6 +3,7 @@
 import dataclasses
 import importlib
 import math
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -20,9 +21,11 @@ from reproduce.plan.grid import Plan
 from reproduce.plan.make import make_plan
 from reproduce.plan.places import check_memory, demand_of
 from reproduce.plan.presets import presets_of
+from reproduce.plan.request import add_flags, read_request
 from reproduce.plan.speeds import Speed, find_speed, read_speeds, run_seconds
 from reproduce.words import counted
 from suite.base.errors import UsageError
+from suite.settings.command_line import Parser
 from tests.messages import refused
 
 pytestmark = pytest.mark.usefixtures("published")
@@ -283,3 +286,42 @@ def test_a_suite_is_decided_as_often_as_its_tasks_together() -> None:
     wide = row_of(reference(90.0, 60.0, 10), num_seeds=5)
     assert outlook.suite_chance([*rows, wide]) == (three, 3), "its gap is too small to count"
     assert outlook.suite_chance([row_of(reference(90.0, 0.0, 3), num_seeds=3)] * 2) == (1.0, 2)
+
+
+CHOSEN = [
+    (agent, suite)
+    for agent in AGENTS
+    for suite, number in Counter(suite for suite, _ in presets_of(agent)).items()
+    if number > 1
+]
+"""Agents and suites with a choice of sources."""
+
+
+@pytest.mark.long
+@pytest.mark.parametrize(("agent", "suite"), CHOSEN)
+def test_a_default_source_decides_its_suite_best(agent: str, suite: str, tmp_path: Path) -> None:
+    """Within the `laptop` budget, up to five points; where one does more probably than not."""
+    asked: dict[str, Any] = {"device": "cpu", "runs_dir": tmp_path}
+    chances = {
+        source: outlook.suite_chance(outlooks(make_plan(agent, suite, source=source, **asked)))[0]
+        for known, source in presets_of(agent)
+        if known == suite
+    }
+    best = max((chance for chance in chances.values() if not math.isnan(chance)), default=0.0)
+    assert best < 0.5 or chances[make_plan(agent, suite, **asked).source] > best - 0.05
+
+
+def test_a_plan_names_what_decides_the_tasks_that_it_does_not(tmp_path: Path) -> None:
+    """By a source and budget of at least 80 %, else the best; each command can be planned."""
+    plan = make_plan("sac", "mujoco", device="cpu", runs_dir=tmp_path)
+    rows = outlooks(plan)
+    assert outlook.suite_chance(rows)[0] >= 0.8
+    lines = outlook.commands_for_the_rest(plan, rows)
+    tasks = [line.partition(":")[0] for line in lines]
+    assert tasks == ["Hopper-v4", "Walker2d-v4", "Ant-v4", "Humanoid-v4"]
+    for line in lines:
+        words = line.partition("-m reproduce ")[2].split()
+        parser = Parser()
+        add_flags(parser)
+        asked = make_plan(**vars(read_request(parser.parse(words))))
+        assert f"{outlooks(asked)[0].chance:.0%} chance" in line
