@@ -5,6 +5,7 @@ source's settings on one task. Its speeds are scaled by how fast this machine mu
 """
 
 import csv
+import time
 from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
@@ -117,8 +118,13 @@ def relative_speed(speed: Speed) -> float:
 def products_per_second() -> float:
     """Return how many products of two matrices one core makes in a second; takes a tenth of one."""
     import torch
-    from torch.utils.benchmark import Timer
 
-    known = {"torch": torch, "matrix": torch.ones(MATRIX_SIZE, MATRIX_SIZE)}
-    timer = Timer("torch.mm(matrix, matrix)", globals=known, num_threads=1)
-    return 1.0 / timer.blocked_autorange(min_run_time=0.1).median
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    matrix, times, end = torch.ones(MATRIX_SIZE, MATRIX_SIZE), [], time.perf_counter() + 0.1
+    while not times or time.perf_counter() < end:
+        before = time.perf_counter()
+        torch.mm(matrix, matrix)
+        times.append(time.perf_counter() - before)
+    torch.set_num_threads(threads)
+    return 1.0 / sorted(times)[len(times) // 2]

@@ -47,7 +47,7 @@ def test_code_that_got_slower_is_found_and_equal_code_is_not(
         if finding.alarm:
             break
     assert finding.alarm, finding.text
-    same = pair.judge("act-a2c-1", pair.compare(slow, pair.ROOT, "act-a2c-1", 0.75))
+    same = pair.judge("update-acer", pair.compare(slow, pair.ROOT, "update-acer", 0.75))
     assert not same.alarm, same.text
     faster = pair.judge("vtrace", pair.compare(pair.ROOT, slow, "vtrace", 0.75))
     assert not faster.alarm, faster.text
