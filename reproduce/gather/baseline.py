@@ -5,8 +5,9 @@ What they measured becomes the tables that a source has in `results/references`,
 """
 
 import dataclasses
+import functools
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -137,12 +138,13 @@ def _read(plan: Plan, folder: Path) -> Baseline:
     tasks = [task for task in plan.tasks if task in saved["env_steps"]]
     if not tasks:
         raise _refusal(plan, f"{folder} has none of the tasks {', '.join(plan.tasks)}")
+    grid = functools.cache(lambda: load_grid(folder))
     runs, records = [], []
     for task in tasks:
         steps, there = saved["env_steps"][task], folder / folder_of(task)
         planned = tuple(saved["seeds"][: saved["num_seeds"][task]])
         for seed in declared.get((task, steps), planned):
-            run, record = _ended(Run(task, seed, steps, there / f"seed-{seed}"), folder)
+            run, record = _ended(Run(task, seed, steps, there / f"seed-{seed}"), grid)
             if run.status != "finished":
                 raise _refusal(
                     plan,
@@ -165,12 +167,12 @@ def _read(plan: Plan, folder: Path) -> Baseline:
     return Baseline(name, folder, settings, tuple(runs))
 
 
-def _ended(run: Run, folder: Path) -> tuple[Run, dict[str, Any]]:
+def _ended(run: Run, grid: Callable[[], Plan]) -> tuple[Run, dict[str, Any]]:
     """Return a run of a grid where it has ended, there or published, and its record."""
     record = read_record(run.directory)
     if record and record["status"] in (*ENDED, "damaged"):
         return dataclasses.replace(run, status=record["status"]), record
-    run = load_grid(folder).run(*run.key)  # may count a published one
+    run = grid().run(*run.key)  # may count a published one
     return run, read_record(run.directory) or {}
 
 
