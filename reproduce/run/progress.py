@@ -64,16 +64,17 @@ class Board:
 
     def seconds_left_of(self, row: Progress) -> float | None:
         """Return how long a run still takes; one without a speed takes the mean of the others'."""
-        if row.state in OVER:
-            return 0.0
-        known = [speed for each in self.rows if (speed := each.env_steps_per_second)]
-        speed = row.env_steps_per_second or (sum(known) / len(known) if known else None)
-        return speed and (row.run.env_steps - row.env_steps) / speed
+        return _seconds_left(row, self._usual_speed())
+
+    def _usual_speed(self) -> float | None:
+        known = [speed for row in self.rows if (speed := row.env_steps_per_second)]
+        return sum(known) / len(known) if known else None
 
     @property
     def seconds_left(self) -> float | None:
         """Return about how long the whole plan still takes; None until a speed is known."""
-        lefts = [self.seconds_left_of(row) for row in self.rows]
+        usual = self._usual_speed()
+        lefts = [_seconds_left(row, usual) for row in self.rows]
         known = [left for left in lefts if left is not None]
         if len(known) < len(lefts):
             return None
@@ -82,6 +83,13 @@ class Board:
     def count(self, state: str) -> int:
         """Return how many runs are in `state`."""
         return sum(row.state == state for row in self.rows)
+
+
+def _seconds_left(row: Progress, usual: float | None) -> float | None:
+    if row.state in OVER:
+        return 0.0
+    speed = row.env_steps_per_second or usual
+    return speed and (row.run.env_steps - row.env_steps) / speed
 
 
 def board_of(runs: Sequence[Run], side_by_side: int) -> Board:
