@@ -50,11 +50,12 @@ from suite.base.errors import UsageError, require
 from suite.base.noise import stacked_normal
 from suite.base.randomness import stream
 from suite.envs.vector_env import Spaces
+from suite.graphs import as_graph
 from suite.nets.perceptrons import Perceptron, Stack, weight_norms
 from suite.record.recorder import Recorder
 from suite.replay import Batch, Replay
 from suite.resume.checkpoint import Policy, config_of, for_one_seed
-from suite.session import Session, train_together
+from suite.session import Act, Session, train_together
 from suite.settings.command_line import run_main
 from suite.settings.config import (
     Count,
@@ -329,26 +330,28 @@ def _update_actor(
 
 
 @torch.no_grad()
-def act(
-    actor: Stack,
-    config: Config,
-    obs: np.ndarray,
-    streams: Sequence[np.random.Generator] | None = None,
-) -> np.ndarray:
-    """Return actions in [-1, 1], `[S, N, A]`, for observations `[S, N, O]`.
+def draw_actions(
+    actor: Stack, config: Config, obs: Tensor, noise: Tensor | None = None
+) -> Float[Tensor, "S N A"]:
+    """Return actions in [-1, 1], drawn with standard normal noise; without it, the modes."""
+    means, log_stds = split_outputs(actor(obs), config)
+    return torch.tanh(means if noise is None else means + log_stds.exp() * noise)
 
-    Args:
-        actor: the policies of S seeds.
-        config: the run's settings.
-        obs: observations of each seed's environments.
-        streams: each seed's noise, to draw from its policy; None: the policies' modes.
+
+def policy_of(actor: Stack, config: Config, action_size: int) -> Act:
+    """Return what acts for S seeds: maps observations `[S, N, O]` to actions `[S, N, A]`.
+
+    Given each seed's stream of noise it draws from the policies; without, it returns their modes.
     """
-    inputs = torch.as_tensor(obs, dtype=torch.float32, device=actor.device)
-    means, log_stds = split_outputs(actor(inputs), config)
-    if streams is None:
-        return torch.tanh(means).cpu().numpy()
-    noise = stacked_normal(streams, means.shape[1:], means.device)
-    return torch.tanh(means + log_stds.exp() * noise).cpu().numpy()
+    draw = as_graph(partial(draw_actions, actor, config), (), config, actor.device)
+
+    def act(obs: np.ndarray, streams: Sequence[np.random.Generator] | None = None) -> np.ndarray:
+        inputs = [torch.as_tensor(obs, dtype=torch.float32, device=actor.device)]
+        if streams is not None:
+            inputs.append(stacked_normal(streams, (obs.shape[1], action_size), actor.device))
+        return draw(*inputs).cpu().numpy()
+
+    return act
 
 
 ACTING = ("log_std_min", "log_std_max", "log_std_bound")
@@ -358,8 +361,9 @@ ACTING = ("log_std_min", "log_std_max", "log_std_bound")
 def load(weights: Mapping[str, Tensor], description: Mapping[str, Any]) -> Policy:
     """Rebuild the policy of one seed from the weights and description that `train` saved."""
     config = config_of(Config, description, ACTING)
-    decide = for_one_seed(partial(act, Stack([[Perceptron.from_weights(weights)]]), config))
-    shapes = {"obs_shape": weights["weight_0"].shape[:1], "num_outputs": len(description["low"])}
+    actor, action_size = Stack([[Perceptron.from_weights(weights)]]), len(description["low"])
+    decide = for_one_seed(policy_of(actor, config, action_size))
+    shapes = {"obs_shape": weights["weight_0"].shape[:1], "num_outputs": action_size}
     return Policy(config.find_task(), Spaces.from_json({**description, **shapes}), decide)
 
 
@@ -375,7 +379,7 @@ def train(config: Config, recorder: Recorder) -> Learner:
     sizes = (config.replay_size, config.num_envs, obs_size, action_size)
     replay = Replay(len(config.seeds), *sizes, session.device)
     store = partial(replay.store, scale=config.reward_scale)
-    policy = partial(act, learner.actor, config)
+    policy = policy_of(learner.actor, config, action_size)
 
     def learn(number: int, rows: Tensor, noise: Tensor) -> dict[str, Tensor]:
         return update(learner, config, replay.batch(rows), noise, number)

@@ -321,7 +321,6 @@ def update(
     return metrics
 
 
-# Same in: sac.py
 @torch.no_grad()
 def act(
     actor: Stack,
@@ -349,7 +348,6 @@ ACTING = ("log_std_min", "log_std_max", "log_std_bound", "bound_means")
 """Settings that acting needs, beside the task."""
 
 
-# Same in: sac.py
 def load(weights: Mapping[str, Tensor], description: Mapping[str, Any]) -> Policy:
     """Rebuild the policy of one seed from the weights and description that `train` saved."""
     config = config_of(Config, description, ACTING)

@@ -1,9 +1,11 @@
 """What an agent measures between two rows of its tables."""
 
+from collections import Counter
 from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
+import torch
 
 
 class Means:
@@ -14,21 +16,21 @@ class Means:
 
     def __init__(self) -> None:
         self._sums: dict[str, Any] = {}
-        self._counts: dict[str, int] = {}
+        self._counts = Counter[str]()
 
     def add(self, metrics: Mapping[str, Any]) -> None:
         """Add one update's diagnostics."""
-        for name, value in metrics.items():
-            if self._counts.get(name, 0):
-                self._sums[name] += value
-            else:
-                self._sums[name] = value.clone()
-            self._counts[name] = self._counts.get(name, 0) + 1
+        known = [name for name in metrics if name in self._sums]
+        if known:  # one kernel for all
+            sums, values = [self._sums[name] for name in known], [metrics[name] for name in known]
+            torch._foreach_add_(sums, values)
+        self._sums |= {name: metrics[name].clone() for name in metrics if name not in self._sums}
+        self._counts.update(metrics.keys())
 
     def read(self) -> dict[str, np.ndarray]:
         """Return the means since the last call, `[S]` each, and reset them."""
         means = {
             name: (total / self._counts[name]).cpu().numpy() for name, total in self._sums.items()
         }
-        self._sums, self._counts = {}, {}
+        self._sums, self._counts = {}, Counter()
         return means

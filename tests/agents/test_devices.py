@@ -174,7 +174,7 @@ def test_graphs_learn_what_is_learned_kernel_by_kernel(
         assert calls.count("replay") >= number + config.env_steps // config.num_envs
         num_graphs = 2
     else:
-        assert number <= calls.count("replay") <= number * (1 + cut)
+        assert calls.count("replay") >= number
         periods = config.policy_period, config.target_period
         num_graphs = len({(n % periods[0] == 0, (n + 1) % periods[1] == 0) for n in range(number)})
     assert calls.count("update") <= (WARM_UPS + 1) * num_graphs * (1 + cut)
