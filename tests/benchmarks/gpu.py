@@ -49,6 +49,7 @@ TINY = {
     "a2c": {"num_envs": 2, "convolutions": "a3c"},
     "impala": {"num_envs": 2},
     "acer": {"num_envs": 2, "convolutions": "a3c", "replay_start": 20},
+    "ppo": {"num_envs": 2, "unroll_length": 8, "num_minibatches": 2},
 }
 """Settings of an agent on a CPU, where the program is tried."""
 
@@ -89,6 +90,7 @@ _SAC = ("sac", "mujoco", "paper", HALF_CHEETAH)
 _A2C = ("a2c", "atari-7", "openai_baselines", PONG)
 _IMPALA = ("impala", "atari-7", "paper", PONG)
 _ACER = ("acer", "atari-7", "openai_baselines", PONG)
+_PPO = ("ppo", "atari-7", "openai_baselines", PONG)
 _DEEP, _GRAPH = {"convolutions": "deep"}, {"cuda_graphs": True}
 TRAININGS = {
     "sac-1": Training(*_SAC, target=3_000),
@@ -110,6 +112,8 @@ TRAININGS = {
     ),
     "acer": Training(*_ACER, target=8_000),
     "acer-graphs": Training(*_ACER, target=8_000, settings=_GRAPH),
+    "ppo": Training(*_PPO, target=10_000),
+    "ppo-graphs": Training(*_PPO, target=10_000, settings=_GRAPH),
 }
 
 
