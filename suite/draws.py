@@ -3,19 +3,16 @@
 A seed draws the same numbers alone and beside others.
 """
 
-from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from suite.base.noise import stacked_normal
 from suite.base.randomness import stream
 from suite.priorities import PriorityDraws
-
-FEWEST_SEEDS = 4
-"""Seeds for which another thread is worth its start: each takes some 50 us to draw."""
 
 
 class Draw(NamedTuple):
@@ -39,7 +36,6 @@ class Draws:
         replace: whether a row may come twice in an update.
         priorities: those of rows; None: all are equally likely.
         reach: rows after a drawn one that an update reads, too.
-        num_threads: threads that draw, each for seeds of its own.
     """
 
     def __init__(
@@ -50,11 +46,7 @@ class Draws:
         replace: bool = True,
         priorities: PriorityDraws | None = None,
         reach: int = 0,
-        num_threads: int = 1,
     ) -> None:
-        num_threads = max(1, min(num_threads, len(seeds) // FEWEST_SEEDS))
-        self._threads = ThreadPoolExecutor(num_threads)
-        self._chunks = [range(i, len(seeds), num_threads) for i in range(num_threads)]
         self._noise_shape, self._device, self._replace = noise_shape, device, replace
         self._reach, self._drawn = reach, np.empty(0)
         self.priorities = priorities
@@ -67,39 +59,18 @@ class Draws:
 
     def __call__(self, size: int) -> Draw:
         """Return what the next update draws of replays with `size` rows."""
-        num_seeds, number = len(self._rows), self._noise_shape[1]
-        rows = np.empty((num_seeds, number), dtype=np.int64)
-        noise = np.empty((num_seeds, *self._noise_shape), dtype=np.float32)
-
-        def draw(seed: int) -> None:
-            if self.priorities is None and self._replace:
-                rows[seed] = self._rows[seed].integers(0, size, number)
-            elif self.priorities is None:
-                rows[seed] = self._rows[seed].choice(size, number, replace=False, shuffle=False)
-            self._noise[seed].standard_normal(dtype=np.float32, out=noise[seed])
-
-        self._for_all_seeds(draw)
+        number = self._noise_shape[1]
         if self.priorities is not None:
             rows, weights = self.priorities.draw(self._rows, number, size)
             self._drawn, self.weights = rows, torch.from_numpy(weights).to(self._device)
-        both = (
-            torch.from_numpy(each).to(self._device, non_blocking=True) for each in (rows, noise)
-        )
-        on_device, noise_on_device = both
-        return Draw(on_device, noise_on_device.transpose(0, 1), int(rows.max()) + self._reach)
-
-    def _for_all_seeds(self, draw: Callable[[int], None]) -> None:
-        """Call a function with the index of every seed."""
-
-        def draw_some(seeds: range) -> None:
-            for seed in seeds:
-                draw(seed)
-
-        first, *others = self._chunks
-        waiting = [self._threads.submit(draw_some, each) for each in others]
-        draw_some(first)
-        for each in waiting:
-            each.result()
+        elif self._replace:
+            rows = np.stack([each.integers(0, size, number) for each in self._rows])
+        else:
+            drawn = [each.choice(size, number, replace=False, shuffle=False) for each in self._rows]
+            rows = np.stack(drawn)
+        noise = stacked_normal(self._noise, self._noise_shape, self._device)
+        on_device = torch.from_numpy(rows).to(self._device, non_blocking=True)
+        return Draw(on_device, noise.transpose(0, 1), int(rows.max()) + self._reach)
 
     def add(self, rows: np.ndarray) -> None:
         """Take note of rows that hold new transitions, `[N]`, the same for all seeds."""
