@@ -183,8 +183,9 @@ class Config(TransitionConfig):
     """Whether an actor update is then repeated `policy_period` times on its batch."""
     target_period: Count = 1
     """Critic updates per update of the target copies."""
-    cuda_graphs: bool = False
-    """Whether a GPU is given each update as one CUDA graph; else it is given kernel by kernel."""
+    cuda_graphs: bool = True
+    """Whether a GPU is given each choice of actions and each update as one CUDA graph, not kernel
+    by kernel; without a GPU it is ignored."""
 
     def __post_init__(self) -> None:
         """Refuse invalid values; see `TransitionConfig`."""

@@ -277,11 +277,6 @@ class Config(sac.Config):
         require(draws or chance == 1, rule, chance)
         rule = "with lstm_size td_steps must be above 1"
         require(self.td_steps > 1 or not self.lstm_size, rule, self.td_steps)
-        changing = self.prioritised_replay or self.normalise_entropy or self.td_steps > 1
-        if self.cuda_graphs and changing:
-            raise UsageError(
-                "cuda_graphs is not for prioritised_replay, normalise_entropy or td_steps above 1"
-            )
 
     @property
     def num_parts(self) -> int:
@@ -692,7 +687,9 @@ def train(config: Config, recorder: Recorder) -> Learner:
 
     policy = partial(act, *learner.acting, config, memory=memory)
     judged = partial(policy, epsilon=config.evaluation_epsilon, memory=judged_memory)
-    session.updater(learn, replay, draws, learner, parts_due)
+    # what changes beside the learner, or needs the host, is no graph
+    launched_alone = prioritised or config.normalise_entropy or config.td_steps > 1
+    session.updater(learn, replay, draws, learner, None if launched_alone else parts_due)
     warm_up = config.learning_starts
     uncounted = 0 if config.count_warm_up else warm_up  # at negative `env_steps`
     session.begin(learner, store, warm_up=warm_up, uncounted=uncounted, further=[memory])

@@ -42,8 +42,6 @@ class Graphs:
     def __init__(
         self, step: Step, phase_of: Callable[[int], Hashable], state: Any, device: torch.device
     ) -> None:
-        if device.type != "cuda":
-            raise UsageError(f"cuda_graphs needs a GPU, and this run is on {device}: leave it out")
         self._step, self._phase_of, self._state = step, phase_of, state
         self._device, self._captured = device, dict[Hashable, Captured]()
         # Its own, for torch's is shared: a graph that is freed takes its stream's workspaces along,
@@ -92,17 +90,18 @@ class Graphs:
                 raise cause from None
             reason = str(cause).partition("\n")[0]
             raise UsageError(
-                f"a step cannot be captured as a CUDA graph ({reason}): leave out --cuda-graphs"
+                f"a step cannot be captured as a CUDA graph ({reason}): "
+                "--no-cuda-graphs, or in a grid --set cuda_graphs=false"
             ) from error
         return Captured(graph, places, results)
 
 
 def as_graph(step: Step, state: Any, config: Any, device: torch.device) -> Step:
-    """Return a step as a CUDA graph if `cuda_graphs` says so, else as it is; see `Graphs`.
+    """Return a step as a CUDA graph on a GPU if `cuda_graphs` says so, else as it is.
 
     The step maps inputs to results and does the same in every call; `state` is all that it changes.
     """
-    if not config.cuda_graphs:
+    if not config.cuda_graphs or device.type != "cuda":
         return step
     return partial(Graphs(lambda _, *inputs: step(*inputs), lambda _: None, state, device), 0)
 

@@ -161,12 +161,13 @@ class Session:
     ) -> None:
         """Have draws of replay learned from, as many as are due after each `step`.
 
-        With the setting `cuda_graphs` updates are launched as CUDA graphs: `learner` is all that
-        they change, and `phase_of` maps an update's number to its phase; updates of one phase do
-        the same.
+        On a GPU updates are launched as CUDA graphs, unless `phase_of` is None or the setting
+        `cuda_graphs` says no: `learner` is all that they change, and `phase_of` maps an update's
+        number to its phase; updates of one phase do the same.
         """
         launch, late = learn, draws.priorities is not None
-        if phase_of is not None and getattr(self._config, "cuda_graphs", False):
+        has_graphs = self.device.type == "cuda" and getattr(self._config, "cuda_graphs", False)
+        if phase_of is not None and has_graphs:
             launch = Graphs(learn, phase_of, learner, self.device)
         self._updates = Updates(launch, replay, draws, self._means, late)
 

@@ -49,7 +49,7 @@ def configure(config: Any, task: str, changes: Mapping[str, str]) -> Any:
     hints = get_type_hints(type(config))
     known = [field.name for field in dataclasses.fields(config)]
     for key in changes:
-        if key in NOT_SETTINGS:
+        if key in NOT_SETTINGS and key != "cuda_graphs":
             own = THREADS.get(key, "has a flag of its own")
             raise UsageError(f"--set: {key} {own} (see --help)")
         if key not in known:

@@ -18,7 +18,8 @@ from suite.settings.recorded import WITHOUT_EFFECT, recorded_settings
 if TYPE_CHECKING:
     from reproduce.plan.grid import Plan
 
-NOT_SETTINGS = ("task", "seeds", "env_steps", "device", "num_threads", *WITHOUT_EFFECT)
+NOT_SETTINGS = ("task", "seeds", "env_steps", "device", "cuda_graphs", "num_threads")
+NOT_SETTINGS += WITHOUT_EFFECT
 """Fields of a configuration that do not change what is learned per step and seed."""
 
 

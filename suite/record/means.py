@@ -23,7 +23,7 @@ class Means:
         known = [name for name in metrics if name in self._sums]
         if known:  # one kernel for all
             sums, values = [self._sums[name] for name in known], [metrics[name] for name in known]
-            torch._foreach_add_(sums, values)
+            torch._foreach_add_(sums, values)  # pyright: ignore[reportPrivateImportUsage]
         self._sums |= {name: metrics[name].clone() for name in metrics if name not in self._sums}
         self._counts.update(metrics.keys())
 

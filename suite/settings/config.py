@@ -216,9 +216,9 @@ class UnrollConfig(RunConfig):
     bfloat16: bool = False
     """Whether convolutions compute in bfloat16, 7 bits of mantissa in place of 23, forwards and
     backwards, which is faster on a GPU; all else, weights too, stays in float32."""
-    cuda_graphs: bool = False
-    """Whether a GPU is given each choice of actions and each update as one CUDA graph; else it is
-    given them kernel by kernel."""
+    cuda_graphs: bool = True
+    """Whether a GPU is given each choice of actions and each update as one CUDA graph, not kernel
+    by kernel; without a GPU it is ignored."""
 
     def __post_init__(self) -> None:
         """Refuse values outside their ranges, and a run that is shorter than an unroll."""

@@ -244,9 +244,6 @@ REFUSED: list[tuple[str, dict[str, Any], str]] = [
     ("sac_value", {"learning_starts": None, "num_envs": 60}, "learning_starts .* 60, not 1000"),
     ("sac_alf", {"evaluation_epsilon": 0.5}, "evaluation_epsilon"),
     *(("sac_alf", {"reward_weights": w}, "reward_weights") for w in ((), (1.0, 2.0), (math.inf,))),
-    ("sac_alf", {"cuda_graphs": True, "prioritised_replay": True}, "cuda_graphs is not for"),
-    ("sac_alf", {"cuda_graphs": True, "normalise_entropy": True}, "cuda_graphs is not for"),
-    ("sac_alf", {"cuda_graphs": True, "td_steps": 2}, "cuda_graphs is not for"),
     (ACERS, {"online_updates": False, "replay_ratio": 0.0}, "online_updates"),
     (ACERS, {"replay_start": 60_000}, "60000"),
     (ACERS, {"replay_capacity": 4, "replay_start": 0}, "4"),
@@ -270,15 +267,6 @@ def test_settings_that_contradict_each_other_are_refused(
 ) -> None:
     with pytest.raises(UsageError, match=named):
         tiny(agent, **changes)
-
-
-@pytest.mark.parametrize("agent", SETTINGS)
-def test_graphs_without_a_gpu_are_refused(agent: str, tmp_path: Path) -> None:
-    """With the remedy: an update kernel by kernel must not pass for a graph."""
-    if "cuda_graphs" not in fields(module_of(agent).Config):
-        pytest.skip("it has no such setting")
-    with pytest.raises(UsageError, match=r"cuda_graphs needs a GPU, .*: leave it out"):
-        train(tiny(agent, cuda_graphs=True), tmp_path)
 
 
 @pytest.mark.parametrize("agent", SETTINGS)

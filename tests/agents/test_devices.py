@@ -228,7 +228,7 @@ def test_an_update_that_cannot_be_captured_ends_the_run(
 
     with installed(monkeypatch):
         graphs = Graphs(step, lambda number: 0, [], DEVICE)
-        with pytest.raises(UsageError, match=rf"captured .*{reason}.*: leave out --cuda-graphs"):
+        with pytest.raises(UsageError, match=rf"captured .*{reason}.*: --no-cuda-graphs"):
             graphs(0, torch.ones(3, device=DEVICE))
 
 

@@ -239,7 +239,7 @@ def test_a_gpu_learns_from_graphs_what_it_learns_from_kernels(
     """The same weights to 1e-5 after 100 updates, in both phases of an actor that learns seldom."""
     config = replace(TINY, seeds=seeds, env_steps=140, learning_starts=40, policy_period=2)
     config = replace(config, device="cuda")
-    plain, _ = train(config, tmp_path / "plain")
-    graphs, _ = train(replace(config, cuda_graphs=True), tmp_path / "graphs")
+    plain, _ = train(replace(config, cuda_graphs=False), tmp_path / "plain")
+    graphs, _ = train(config, tmp_path / "graphs")
     for ours, theirs in zip(learned(graphs), learned(plain), strict=True):
         torch.testing.assert_close(ours, theirs, atol=1e-5, rtol=1e-5)
