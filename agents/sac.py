@@ -330,27 +330,24 @@ def _update_actor(
     return {"actor_loss": losses.detach(), "entropy": entropy, "alpha": alpha}
 
 
-@torch.no_grad()
-def draw_actions(
-    actor: Stack, config: Config, obs: Tensor, noise: Tensor | None = None
-) -> Float[Tensor, "S N A"]:
-    """Return actions in [-1, 1], drawn with standard normal noise; without it, the modes."""
-    means, log_stds = split_outputs(actor(obs), config)
-    return torch.tanh(means if noise is None else means + log_stds.exp() * noise)
-
-
 def policy_of(actor: Stack, config: Config, action_size: int) -> Act:
-    """Return what acts for S seeds: maps observations `[S, N, O]` to actions `[S, N, A]`.
+    """Return what maps observations `[S, N, O]` of S seeds to actions in [-1, 1], `[S, N, A]`.
 
     Given each seed's stream of noise it draws from the policies; without, it returns their modes.
     """
-    draw = as_graph(partial(draw_actions, actor, config), (), config, actor.device)
+
+    @torch.no_grad()
+    def choose(obs: Tensor, noise: Tensor | None = None) -> Tensor:
+        means, log_stds = split_outputs(actor(obs), config)
+        return torch.tanh(means if noise is None else means + log_stds.exp() * noise)
+
+    launch = as_graph(choose, (), config, actor.device)
 
     def act(obs: np.ndarray, streams: Sequence[np.random.Generator] | None = None) -> np.ndarray:
         inputs = [torch.as_tensor(obs, dtype=torch.float32, device=actor.device)]
         if streams is not None:
             inputs.append(stacked_normal(streams, (obs.shape[1], action_size), actor.device))
-        return draw(*inputs).cpu().numpy()
+        return launch(*inputs).cpu().numpy()
 
     return act
 
