@@ -81,7 +81,11 @@ class Replay:
     @property
     def coming(self) -> tuple[int, int]:
         """Return the size once another vector step is stored, and the first of that step's rows."""
-        return min(self.size + self._num_envs, self.capacity), self._next
+        return self.size_after(self.size), self._next
+
+    def size_after(self, size: int) -> int:
+        """Return the size once a vector step is stored beside so many rows."""
+        return min(size + self._num_envs, self.capacity)
 
     @property
     def newest(self) -> np.ndarray:

@@ -169,7 +169,9 @@ class Session:
         has_graphs = self.device.type == "cuda" and getattr(self._config, "cuda_graphs", False)
         if phase_of is not None and has_graphs:
             launch = Graphs(learn, phase_of, learner, self.device)
-        self._updates = Updates(launch, replay, draws, self._means, late)
+        config: Any = self._config
+        every_step = config.update_ratio * config.num_envs >= 1
+        self._updates = Updates(launch, replay, draws, self._means, late, every_step)
 
     def begin(
         self,
@@ -192,6 +194,8 @@ class Session:
         self._store, self._warm_up, self._uncounted = store, warm_up, uncounted
         state = {"learner": learner, "streams": [*self._streams, *further]}
         state |= {"means": self._means, "reward_sums": self._reward_sums}
+        if self._updates is not None:
+            state["draws ahead"] = self._updates.ahead
         self._journal = Journal(self._recorder, self.env, state)
         obs = self.env.reset()
         for step, actions in self._journal.past():

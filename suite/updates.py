@@ -26,6 +26,9 @@ class Updates:
     after the step's end. Of a full replay, which is a ring, the step's rows replace old ones
     anywhere: there it waits more often than it must. `late` updates all wait, as their draws depend
     on the step under way and on the update before.
+
+    If an update is due after `every_step`, the next one's draws are known as well. They are made
+    while a GPU works on this one.
     """
 
     def __init__(
@@ -35,9 +38,12 @@ class Updates:
         draw: Callable[[int], Draw],
         means: Means,
         late: bool = False,
+        every_step: bool = False,
     ) -> None:
         self._learn, self._replay, self._draw, self._means = learn, replay, draw, means
-        self._late = late
+        self._late, self._every_step = late, every_step and not late
+        self.ahead: list[Draw] = []
+        """What the next update draws, if it has been drawn; a checkpoint needs it."""
         self._number = self._until = self._size = 0
         self._waits: Draw | None = None
 
@@ -46,18 +52,28 @@ class Updates:
         self._number, self._until = number, until
         self._size, first_new = self._replay.coming
         while not self._late and self._waits is None and self._number < until:
-            draw = self._draw(self._size)
+            draw = self._next_draw()
             if draw.last_row < first_new:
                 self._make(draw)
             else:
                 self._waits = draw
+        self._draw_ahead()
 
     def finish(self) -> int:
         """Make the others, now that the step is stored; return the number of the next update."""
         while self._number < self._until:
             draw, self._waits = self._waits, None
-            self._make(draw or self._draw(self._size))
+            self._make(draw or self._next_draw())
+        self._draw_ahead()
         return self._number
+
+    def _next_draw(self) -> Draw:
+        return Draw(*self.ahead.pop()) if self.ahead else self._draw(self._size)
+
+    def _draw_ahead(self) -> None:
+        """Draw for the first update of the next step, once this step's are made."""
+        if self._every_step and not self.ahead and self._number == self._until > 0:
+            self.ahead.append(self._draw(self._replay.size_after(self._size)))
 
     def _make(self, draw: Draw) -> None:
         self._means.add(self._learn(self._number, draw.rows, draw.noise))

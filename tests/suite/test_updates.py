@@ -21,9 +21,12 @@ def add_step(replay: Replay, number: int) -> None:
 
 
 def test_updates_during_steps_are_those_after_them() -> None:
-    """Same draws of a growing and then full replay, same rows read; some come early, some wait."""
+    """Same draws of a growing and then full replay, same rows read; some come early, some wait.
+
+    Draws that are made a step ahead are the same, too.
+    """
     results, early = [], 0
-    for overlaps in (True, False):
+    for overlaps, ahead in ((True, True), (True, False), (False, False)):
         replay, draw = Replay(2, 60, NUM_ENVS, 1, 1, CPU), Draws((3, 1), (1, 4, 1), CPU)
         read: list[Tensor] = []
 
@@ -37,7 +40,7 @@ def test_updates_during_steps_are_those_after_them() -> None:
             read += [replay.batch(rows).obs.clone(), noise]
             return {}
 
-        updates, number = Updates(update, replay, draw, Means()), 0
+        updates, number = Updates(update, replay, draw, Means(), every_step=ahead), 0
         for step in range(50):
             until = updates_due(1.5, step + 1)
             if overlaps:
@@ -45,14 +48,16 @@ def test_updates_during_steps_are_those_after_them() -> None:
                 early += len(read) // 2 - number
                 add_step(replay, step)
                 number = updates.finish()
+                assert len(updates.ahead) == ahead
             else:
                 add_step(replay, step)
                 for each in range(number, until):
                     update(each, *draw(replay.size)[:2])
                 number = until
         results.append(torch.stack([each.flatten() for each in read]))
-    assert torch.equal(*results)
-    assert 10 < early < number == 75
+    assert torch.equal(results[0], results[2])
+    assert torch.equal(results[1], results[2])
+    assert 20 < early < 2 * number == 150
 
 
 def test_updates_due_are_not_lost_to_rounding() -> None:
