@@ -127,9 +127,7 @@ def _make_again(record: Mapping[str, Any], folder: Path, seconds: float) -> Path
 def elsewhere(record: Mapping[str, Any]) -> str:
     """Return what of this machine differs from the record's; empty if its bytes are expected."""
     here, versions = hardware.machine(), hardware.versions()
-    there = record["machine"].get("processor")
-    if not there:  # an older record: "AMD EPYC" names processors that round otherwise
-        there = f"some {record['machine'].get('cpu')}"
+    there = hardware.recorded_processor(record["machine"]) or f"some {record['machine'].get('cpu')}"
     differs = [f"recorded on {there}"] if there != here["processor"] else []
     then = record["versions"]
     differs += [f"with {n} {then.get(n)}" for n in DECISIVE if then.get(n) != versions.get(n)]

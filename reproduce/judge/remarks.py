@@ -7,6 +7,7 @@ gamma = 0.98`. The marks stand beside the verdict's word, the details in the sen
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+from suite.base.hardware import recorded_processor
 from suite.settings.command_line import printable
 
 ABSENT = "none"
@@ -53,11 +54,12 @@ def details(remarks: str) -> list[str]:
 def _processors(records: Sequence[Mapping[str, Any]]) -> list[Any]:
     """Return what each run computed on: its GPU, or its processor as far as all records tell."""
     machines = [_mapping(record, "machine") for record in records]
-    tells = all(machine.get("processor") for machine in machines)  # younger than its model's name
-    cpu = "processor" if tells else "cpu"
+    processors = [recorded_processor(machine) for machine in machines]
+    if not all(processors):
+        processors = [machine.get("cpu") for machine in machines]
     devices = [_mapping(record, "config").get("device", "cpu") for record in records]
-    pairs = zip(machines, devices, strict=True)
-    return [machine.get(cpu if device == "cpu" else "gpu") for machine, device in pairs]
+    told = zip(machines, processors, devices, strict=True)
+    return [processor if device == "cpu" else each.get("gpu") for each, processor, device in told]
 
 
 def _differing(values: Iterable[Any]) -> str:

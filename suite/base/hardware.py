@@ -57,23 +57,27 @@ def machine(device: str = "cpu") -> dict[str, Any]:
 def processor() -> dict[str, str | None]:
     """Return the facts that distinguish processor generations, to which hypervisors give one name.
 
-    `flags` is a checksum of the instruction sets; what Linux does not say is None.
+    What Linux does not say is None.
     """
     lines = CPUINFO.read_text().partition("\n\n")[0].splitlines()
     parts = (line.partition(":") for line in lines)
     told = {name.strip(): text.strip() for name, _, text in parts}
-    flags = " ".join(sorted(told.get("flags", "").split()))
-    return {
-        "cpu": told.get("model name") or platform.processor() or platform.machine(),
-        **{name: told.get(name) for name in GENERATION},
-        "flags": hashlib.sha256(flags.encode()).hexdigest()[:16],
-    }
+    name = told.get("model name") or platform.processor() or platform.machine()
+    return {"cpu": name, **{fact: told.get(fact) for fact in GENERATION}}
 
 
 def processor_name(facts: Mapping[str, Any]) -> str:
-    """Describe the processor in words: name, generation, the beginning of its `flags`."""
-    words = {"family": facts["cpu family"], "model": facts["model"], "flags": facts["flags"]}
-    return " ".join([facts["cpu"] or "", *(f"{k} {v[:6]}" for k, v in words.items() if v)])
+    """Describe the processor in words: its name and generation."""
+    words = {"family": facts["cpu family"], "model": facts["model"]}
+    return " ".join([facts["cpu"] or "", *(f"{k} {v}" for k, v in words.items() if v)])
+
+
+def recorded_processor(machine: Mapping[str, Any]) -> str | None:
+    """Return a record's processor; older records name a checksum of what a hypervisor lets through.
+
+    Of records before those it is None: "AMD EPYC" alone names processors that round otherwise.
+    """
+    return (machine.get("processor") or "").partition(" flags ")[0] or None
 
 
 def num_cores() -> int:
