@@ -174,11 +174,12 @@ class Stack(nn.Module):
         if self._is_joined:
             networks = [Perceptron.joined(networks)]
         self.networks = nn.ModuleList(networks).to(device)
+        self._weights = [*self.parameters()]  # to ask the modules in every update takes 0.2 ms
 
     @property
     def device(self) -> torch.device:
         """Return the weights' device."""
-        return next(self.parameters()).device
+        return self._weights[0].device
 
     def forward(self, inputs: Float[Tensor, "S B ..."]) -> Float[Tensor, "S K B O"]:
         """Apply every network of seed s to that seed's batch."""
@@ -246,14 +247,16 @@ class Stack(nn.Module):
     @contextlib.contextmanager
     def frozen(self) -> Iterator[None]:
         """Treat the weights as constants: gradients reach the inputs only."""
-        self.requires_grad_(False)
+        for weight in self._weights:
+            weight.requires_grad_(False)
         yield
-        self.requires_grad_(True)
+        for weight in self._weights:
+            weight.requires_grad_(True)
 
     @torch.no_grad()
     def follow(self, online: "Stack", rate: float) -> None:
         """Move the weights towards those of another stack: rate * online + (1 - rate) * slow."""
-        for slow, fast in zip(self.parameters(), online.parameters(), strict=True):
+        for slow, fast in zip(self._weights, online._weights, strict=True):
             slow.lerp_(fast, rate)
 
     def clip_gradients(self, bound: float) -> None:
