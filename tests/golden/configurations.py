@@ -199,7 +199,7 @@ TABLE: dict[str, dict[str, str]] = {
         ),
         "frames, bfloat16, sticky": (
             "classic rl_zoo FRAMES task=Breakout-v5 unroll_length=8 protocol=sticky bfloat16=True "
-            "normalise_observations=False env_steps=64"
+            "normalise_observations=False env_steps=32"
         ),
         "frames, small": "atari-7 tuned FRAMES unroll_length=8 env_steps=64",
         "frames, openai_baselines": "atari openai_baselines FRAMES unroll_length=8 env_steps=64",
@@ -209,7 +209,7 @@ TABLE: dict[str, dict[str, str]] = {
     "impala": {
         "frames, shallow": "atari-7 paper FRAMES env_steps=240",
         "frames, nature": "atari-7 paper FRAMES convolutions=nature cut",
-        "frames, bfloat16": "atari-7 paper FRAMES convolutions=deep env_steps=240 bfloat16=True",
+        "frames, bfloat16": "atari-7 paper FRAMES convolutions=deep env_steps=80 bfloat16=True",
         "frames, cleanba": "atari cleanba FRAMES num_envs=4 env_steps=240",
         "frames, rllib_2018": (
             "atari-7 rllib_2018 FRAMES task=SpaceInvaders-v5 num_minibatches=2 env_steps=200"
@@ -301,7 +301,9 @@ TABLE: dict[str, dict[str, str]] = {
         ),
         "classic, normalised, cut": "classic tuned CLASSIC REPLAY normalise_observations=True cut",
         "frames": "atari-7 openai_baselines FRAMES REPLAY replay_start=40 cut",
-        "frames, bfloat16": "atari-7 openai_baselines FRAMES REPLAY replay_start=40 bfloat16=True",
+        "frames, bfloat16": (
+            "atari-7 openai_baselines FRAMES REPLAY replay_start=40 env_steps=80 bfloat16=True"
+        ),
         "frames, replay twice over, two trunks, evaluated": (
             "atari openai_baselines FRAMES convolutions=a3c shared_trunk=False protocol=sticky "
             "replay_start=20 replay_capacity=40 evaluation_rule=sampled"
@@ -442,8 +444,8 @@ TABLE: dict[str, dict[str, str]] = {
             "cut"
         ),
         "recurrent, mixed, two seeds, priorities, cut": (
-            "hybrid tuned SAC seeds=(3,4) lstm_size=8 td_steps=3 prioritised_replay=True "
-            "evaluation_rule=sampled evaluation_epsilon=0.5 cut"
+            "hybrid tuned SAC seeds=(3,4) env_steps=200 evaluation_interval=100 lstm_size=8 "
+            "td_steps=3 prioritised_replay=True evaluation_rule=sampled evaluation_epsilon=0.5 cut"
         ),
         "several steps with priorities, actor seldom and once, warm-up uncounted": (
             "mujoco-small tuned SAC task=InvertedPendulum-v4 td_steps=2 td_lambda=0.5 "
