@@ -16,12 +16,12 @@ SAMPLED = "--evaluation-rule=sampled"
 EARLY = "--learning-starts=500"
 TRAININGS = {
     "sac": ("InvertedPendulum-v4", 1_500, 500, EARLY),
-    "a2c": ("CartPole-v1", 20_000, 10_000, SAMPLED),
-    "ppo": ("CartPole-v1", 20_000, 10_000, SAMPLED),
-    "impala": ("CartPole-v1", 40_000, 20_000, SAMPLED),
-    "acer": ("CartPole-v1", 10_000, 5_000, SAMPLED),
+    "a2c": ("CartPole-v1", 10_000, 5_000, SAMPLED),
+    "ppo": ("CartPole-v1", 10_000, 5_000, SAMPLED),
+    "impala": ("CartPole-v1", 20_000, 10_000, SAMPLED),
+    "acer": ("CartPole-v1", 5_000, 2_500, SAMPLED),
     "sac_discrete": ("CartPole-v1", 3_000, 1_000, "--learning-starts=1000"),
-    "acer_continuous": ("InvertedPendulum-v4", 20_000, 10_000, SAMPLED),
+    "acer_continuous": ("InvertedPendulum-v4", 10_000, 5_000, SAMPLED),
     "sac_value": ("InvertedPendulum-v4", 1_500, 500, EARLY),
     "sac_alf": ("InvertedPendulum-v4", 1_500, 500, EARLY),
 }
@@ -49,7 +49,7 @@ def test_an_agent_soon_scores_far_above_a_random_policy(agent: str, tmp_path: Pa
     ("agent", "task", "flags"),
     [
         ("a2c", "LunarLander-v3", ()),
-        ("sac", "BipedalWalker-v3", ("--learning-starts=1500", "--evaluation-episodes=1")),
+        ("sac", "BipedalWalker-v3", ("--learning-starts=1800", "--evaluation-episodes=1")),
     ],
 )
 def test_an_agent_trains_on_what_gymnasium_simulates(
