@@ -6,7 +6,6 @@ What is opened for writing, and what is started, is seen by an audit hook of the
 import json
 import os
 import pickle
-import shlex
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -32,6 +31,7 @@ from suite.base.randomness import environment_seeds
 from suite.envs.vector_env import VectorEnv
 from suite.record.records import read_record
 from suite.settings.command_line import run_main
+from tests.bombs import Bomb
 from tests.reproduce.conftest import RecordRun, Reseal, make_report
 
 pytestmark = pytest.mark.usefixtures("published")
@@ -337,13 +337,6 @@ def test_one_bad_run_never_sinks_a_report(
     check()
 
 
-class Bomb:
-    """Runs a command when it is unpickled."""
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return os.system, (f"touch {shlex.quote(os.environ['PWNED'])}",)
-
-
 @pytest.mark.parametrize("protocol", [0, 5])
 def test_a_pickle_in_place_of_a_record_or_table_is_not_loaded(
     protocol: int,
@@ -351,11 +344,9 @@ def test_a_pickle_in_place_of_a_record_or_table_is_not_loaded(
     deeds: list[str],
     capsys: pytest.CaptureFixture[str],
     record_run: RecordRun,
-    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """A record that is none means that nothing was run; a plan that is none is named."""
-    monkeypatch.setenv("PWNED", str(tmp_path / "pwned"))
-    bomb = pickle.dumps(Bomb(), protocol)
+    bomb = pickle.dumps(Bomb(tmp_path / "executed"), protocol)
     plan = make_plan("sac", "classic", tasks=[TASK], num_seeds=2, runs_dir=tmp_path, device="cpu")
     record, table = (record_run(plan, TASK, seed) for seed in (1, 2))
     (record / "run.json").write_bytes(bomb)
@@ -372,4 +363,4 @@ def test_a_pickle_in_place_of_a_record_or_table_is_not_loaded(
     (plan.directory / "plan.json").write_bytes(bomb)
     said = refused(["report", "sac", "classic", "--runs-dir", str(tmp_path)], deeds, capsys)
     assert f"unreadable {plan.directory / 'plan.json'}" in said
-    assert not (tmp_path / "pwned").exists()
+    assert not (tmp_path / "executed").exists()

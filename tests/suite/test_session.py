@@ -20,6 +20,7 @@ from suite.resume.checkpoint import read_policy
 from suite.session import Session, train_in_turn, train_together
 from suite.settings.command_line import run_main
 from suite.settings.presets import Preset
+from tests.gpus import with_gpus
 
 
 def small(**changes: Any) -> Config:
@@ -226,8 +227,7 @@ def test_seeds_that_a_gpu_cannot_hold_are_one_line(
     def train(config: Config, run: Recorder) -> None:
         raise error
 
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
-    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    with_gpus(monkeypatch, 2)
     monkeypatch.setattr(torch.cuda, "get_device_name", lambda device: "GPU 1")
     presets = {("classic", "paper"): Preset(config=small(), budgets={}, judged_by=None)}
     words = ["mine", "--seeds", "1-4", "--device", "cuda:1", f"--out={tmp_path}"]

@@ -13,7 +13,6 @@ from reproduce.commands.judge import judge_curves as judge_read
 from reproduce.commands.judge import score_runs
 from reproduce.gather import collect
 from reproduce.gather.others import COLUMNS, read_curves
-from reproduce.plan import tables as recorded
 from reproduce.plan.grid import PUBLISHED
 from reproduce.plan.make import make_plan
 from reproduce.report.tables import read_table
@@ -96,16 +95,6 @@ def scores_of(grid: Path) -> pd.DataFrame:
     return pd.read_csv(grid / "scores.csv")
 
 
-def episodes_of(grid: Path, task: str) -> pd.DataFrame:
-    """Return the training episodes of a grid's runs of a task, as `docs/verdicts.md` asks."""
-    tables = [
-        recorded.read_table(grid / task / f"seed-{seed}" / "episodes.csv").assign(seed=seed)
-        for seed in scores_of(grid).query("task == @task")["seed"]
-    ]
-    table = pd.concat(tables).rename(columns={"episode_return": "mean_return"})
-    return table.assign(task=task)[list(COLUMNS)]
-
-
 def test_a_grid_that_is_scored_by_its_training_is_judged_as_it_was() -> None:
     """Rows of its curves are window means: averaged again they gave other scores and verdicts."""
     found = judge_curves("a2c", TRAINING / "curves.csv", "rl_zoo")
@@ -126,23 +115,6 @@ def test_every_published_table_gives_its_grids_scores(grid: Path) -> None:
         own = scores[scores["task"] == task]
         expected = (own["env_steps"].iloc[0], dict(zip(own["seed"], own["score"], strict=True)))
         assert score_runs(rows, rule, True, None) == expected
-
-
-def test_episodes_are_judged_at_their_grids_step(tmp_path: Path) -> None:
-    """No last episode ends on t itself; the grid's score is theirs, to the last bit."""
-    rows, scores = episodes_of(TRAINING, CART), scores_of(TRAINING)
-    own = scores[scores["task"] == CART]
-    steps = int(own["env_steps"].iloc[0])
-    assert (rows.groupby("seed")["env_steps"].max() < steps).any()
-    found = score_runs(rows, "training", False, steps)
-    assert found == (steps, dict(zip(own["seed"], own["score"], strict=True)))
-    rows.to_csv(tmp_path / "episodes.csv", index=False)
-    judged = judge_curves("a2c", tmp_path / "episodes.csv", "rl_zoo", env_steps=steps)["verdicts"]
-    whole = read_table(TRAINING, "verdicts").set_index("task").loc[CART]
-    (row,) = judged.to_dict("records")
-    assert {name: row[name] for name in ("env_steps", "score_mean", "verdict", "difference")} == {
-        name: whole[name] for name in ("env_steps", "score_mean", "verdict", "difference")
-    }
 
 
 @pytest.mark.parametrize(("last", "reached"), [(901, True), (900, False)])

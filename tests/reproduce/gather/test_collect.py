@@ -15,7 +15,6 @@ from reproduce.plan.grid import Plan
 from reproduce.plan.make import make_plan
 from reproduce.plan.tables import read_table
 from reproduce.report.tables import COLUMNS
-from reproduce.run.lease import Leases
 from tests.reproduce.conftest import RecordRun
 
 pytestmark = pytest.mark.usefixtures("published")
@@ -216,19 +215,6 @@ def test_a_finished_run_without_a_score_counts_as_failed(
     table = collect.collect_runs(plan)
     assert table.status.tolist() == ["finished", "failed"]
     assert table.error.tolist() == ["", "finished without a deterministic score in (900, 1,000]"]
-
-
-def test_running_is_what_somebody_works_on(tmp_path: Path, record_run: RecordRun) -> None:
-    """A killed harness leaves records that say `running` for ever; its leases ended with it."""
-    plan = pendulum(tmp_path, [1, 2, 3, 4])
-    held, _ = (record_run(plan, TASK, seed, status="running") for seed in (1, 2))
-    leases = Leases(plan.directory)
-    assert leases.claim(held)
-    assert leases.claim(plan.run(TASK, 3).directory)  # it has not written its record yet
-    statuses = ["running", "interrupted", "running", "planned"]
-    assert collect.collect_runs(plan).status.tolist() == statuses
-    leases.release(held)
-    assert collect.collect_runs(plan).status[0] == "interrupted"
 
 
 def test_a_machine_that_is_gone_runs_nothing(tmp_path: Path, record_run: RecordRun) -> None:

@@ -62,14 +62,9 @@ def test_a_run_of_cleanrl_is_judged_as_its_grid_was(tmp_path: Path, say: Say) ->
         scores.set_index("seed")["score"],
         check_exact=True,
     )
-    words = [
-        *map(str, files),
-        "--env-steps",
-        str(whole["env_steps"]),
-        "--out",
-        str(tmp_path / "page"),
-    ]
-    status, out, err = say(["judge", "a2c", *words, "--like", "rl_zoo"])
+    words = ["--like", "rl_zoo", "--env-steps", str(whole["env_steps"])]
+    words += ["--out", str(tmp_path / "page")]
+    status, out, err = say(["judge", "a2c", *map(str, files), *words])
     assert (status, err) == (0, "")
     assert str(whole["verdict"]) in out
     assert read_table(tmp_path / "page", "verdicts")["verdict"].tolist() == [whole["verdict"]]

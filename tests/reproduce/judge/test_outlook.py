@@ -26,6 +26,7 @@ from reproduce.plan.speeds import Speed, find_speed, read_speeds, run_seconds
 from reproduce.words import counted
 from suite.base.errors import UsageError
 from suite.settings.command_line import Parser
+from tests.gpus import with_gpus
 from tests.messages import refused
 
 pytestmark = pytest.mark.usefixtures("published")
@@ -232,11 +233,10 @@ def humanoid(runs_dir: Path, num_seeds: int, **options: Any) -> Plan:
     return make_plan("sac", "mujoco", num_seeds=num_seeds, runs_dir=runs_dir, **asked | options)
 
 
-def with_gpus(monkeypatch: pytest.MonkeyPatch, *gibibytes: float, host: float = 1.0) -> None:
+def with_memory(monkeypatch: pytest.MonkeyPatch, *gibibytes: float, host: float = 1.0) -> None:
     """Let torch find GPUs with so much memory each, on a machine with `host`."""
+    with_gpus(monkeypatch, len(gibibytes))
     sizes = {"cuda": gibibytes[0]} | {f"cuda:{i}": size for i, size in enumerate(gibibytes)}
-    monkeypatch.setattr("torch.cuda.is_available", lambda: True)
-    monkeypatch.setattr("torch.cuda.device_count", lambda: len(gibibytes))
     monkeypatch.setattr(places, "gpu_memory_gib", sizes.__getitem__)
     facts = {"memory_gib": host, "cpu": "", "gpu": "", "gpu_driver": ""}
     monkeypatch.setattr(places, "machine", lambda: facts)
@@ -261,7 +261,7 @@ def test_every_gpu_must_hold_what_runs_on_it(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """By the smallest: which gets which process is not known before. Fewer workers fit."""
-    with_gpus(monkeypatch, *gibibytes)
+    with_memory(monkeypatch, *gibibytes)
     plan = humanoid(tmp_path, num_seeds, **options)
     assert demand_of(plan, plan.groups()[0])["memory"] == 0.0, "replay lies on the GPU"
     if not message:

@@ -17,11 +17,11 @@ from reproduce.plan.grid import Plan
 from reproduce.plan.make import command, load_plan, make_plan, save_plan
 from reproduce.plan.places import check_memory
 from reproduce.plan.request import FIELDS, Request, add_flags, read_request, words_of
-from reproduce.plan.status import Run, status
 from suite.base.errors import UsageError
 from suite.envs.tasks import SUITES
 from suite.record.recorder import Recorder
 from suite.settings.command_line import Parser, read_command_line
+from tests.gpus import with_gpus
 from tests.reproduce.conftest import RecordRun
 
 pytestmark = pytest.mark.usefixtures("published")
@@ -43,12 +43,6 @@ def statuses(plan: Plan) -> list[str]:
 def seeds_to_run(plan: Plan) -> list[list[int]]:
     """The seeds of every process that is still to be started."""
     return [[run.seed for run in group.runs] for group in plan.groups()]
-
-
-def with_gpus(monkeypatch: pytest.MonkeyPatch, number: int) -> None:
-    """Let torch find so many GPUs."""
-    monkeypatch.setattr("torch.cuda.is_available", lambda: number > 0)
-    monkeypatch.setattr("torch.cuda.device_count", lambda: number)
 
 
 def begin_together(plan: Plan, seeds: list[int]) -> None:
@@ -84,28 +78,6 @@ def test_a_request_is_read_back_from_its_words() -> None:
         assert read_request(parser.parse(words_of(asked))) == asked
 
 
-@pytest.mark.parametrize(
-    ("recorded", "env_steps", "expected"),
-    [
-        *(("finished", 1000, "finished"), ("finished", 400, "finished")),
-        *(("finished", 1001, "shorter"), ("diverged", 1001, "diverged")),
-        *(("failed", 1000, "failed"), (None, 1000, "planned")),
-    ],
-)
-def test_a_folder_says_what_became_of_its_run(
-    recorded: str | None, env_steps: int, expected: str, tmp_path: Path, record_run: RecordRun
-) -> None:
-    """A longer plan goes on from a finished run; where the files differ, it is damaged."""
-    run = Run(PENDULUM, 1, env_steps, tmp_path / "sac-classic" / "tuned" / PENDULUM / "seed-1")
-    if recorded:
-        folder = record_run(pendulum(tmp_path), PENDULUM, 1, status=recorded)
-        assert folder == run.directory
-    assert status(run) == expected
-    if expected == "finished":
-        (run.directory / "evaluations.csv").write_text("env_steps,mean_return\n")
-        assert status(run) == "damaged"
-
-
 def test_a_budget_gives_steps_and_seeds_unless_they_are_given(tmp_path: Path) -> None:
     """The paper spends 1 M steps on Hopper, 10 M on Humanoid and 3 M elsewhere, with 5 seeds."""
     plan = make_plan("sac", "mujoco", source="paper", budget="paper", runs_dir=tmp_path)
@@ -136,7 +108,8 @@ def test_finished_and_diverged_runs_are_kept_and_all_others_run(
     expected = ["finished", "diverged", "running", "failed", "planned", "planned"]
     assert statuses(plan) == expected
     assert seeds_to_run(plan) == [[3], [4], [5], [6]]
-    longer = dataclasses.replace(plan, env_steps={PENDULUM: 1001})
+    shorter, longer = (dataclasses.replace(plan, env_steps={PENDULUM: n}) for n in (400, 1001))
+    assert statuses(shorter) == expected
     assert statuses(longer) == ["shorter", *expected[1:]]
     assert seeds_to_run(longer) == [[1], [3], [4], [5], [6]]
 
@@ -395,8 +368,7 @@ def test_the_printed_command_keeps_a_device_of_ones_own(
     """Runs that were begun on a CPU are not gone on with on a GPU unasked."""
     plan = pendulum(tmp_path, workers=3)
     assert "--workers 3" in command(plan)
-    monkeypatch.setattr("torch.cuda.is_available", lambda: True)
-    monkeypatch.setattr("torch.cuda.device_count", lambda: 1)
+    with_gpus(monkeypatch, 1)
     assert "--device cpu" in command(plan)
     assert "--device" not in command(pendulum(tmp_path, device="auto"))
 

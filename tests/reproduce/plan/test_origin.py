@@ -107,18 +107,8 @@ def test_an_uncommitted_change_leaves_published_runs_out_and_is_named(
     assert statuses(smoke()) == ["finished"] * 3
     flip_sign(project)
     assert statuses(smoke()) == ["planned"] * 3
-    words = [
-        "sac",
-        "mujoco-small",
-        "--like",
-        "paper",
-        "--tasks",
-        REACHER,
-        "--budget",
-        "smoke",
-        "--dry-run",
-    ]
-    assert command_line.main([*words, "--device", "cpu"]) == 0
+    words = f"sac mujoco-small --like paper --tasks {REACHER} --budget smoke --device cpu --dry-run"
+    assert command_line.main(words.split()) == 0
     said = capsys.readouterr().out
     assert "3 processes" in said
     assert (

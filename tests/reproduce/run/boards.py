@@ -9,6 +9,11 @@ from reproduce.run.progress import Board
 from suite.record.records import read_record
 
 TASK = "Pendulum-v1"
+FINISH = """
+(folders[0] / "evaluations.csv").write_text("env_steps,mean_return\\n1000,3.5\\n")
+end(folders[0], "finished")
+"""
+"""A stand-in for an agent: its one evaluation, and the end."""
 
 
 def ignore(board: Board) -> None:

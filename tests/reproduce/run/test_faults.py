@@ -39,7 +39,7 @@ from reproduce.run.progress import OVER, Board
 from suite.base.errors import UsageError
 from suite.record import manifest
 from tests.reproduce.conftest import RecordRun, StandIn
-from tests.reproduce.run.boards import TASK, ends, ignore, wait_for
+from tests.reproduce.run.boards import FINISH, TASK, ends, ignore, wait_for
 
 pytestmark = [
     pytest.mark.usefixtures("published"),
@@ -49,10 +49,6 @@ pytestmark = [
 slow = pytest.mark.slow
 FORK = multiprocessing.get_context("fork")
 
-FINISH = """
-(folders[0] / "evaluations.csv").write_text("env_steps,mean_return\\n1000,3.5\\n")
-end(folders[0], "finished")
-"""
 FAIL = "sys.exit(3)"
 WRITE_FOR_EVER = """
 while True:

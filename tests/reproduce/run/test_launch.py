@@ -30,6 +30,7 @@ from reproduce.run.progress import Board, last_row
 from suite.base.errors import UsageError
 from suite.base.files import write_atomically
 from suite.record.recorder import Recorder
+from tests.gpus import with_gpus
 from tests.reproduce.conftest import RecordRun, StandIn, Tree
 from tests.reproduce.run.boards import TASK, ends, ignore, record_of
 
@@ -148,8 +149,7 @@ def on_gpus(
     runs_dir: Path, monkeypatch: pytest.MonkeyPatch, num_seeds: int, **options: Any
 ) -> Plan:
     """Seeds of A2C, each a process of its own, where torch finds two GPUs."""
-    monkeypatch.setattr("torch.cuda.is_available", lambda: True)
-    monkeypatch.setattr("torch.cuda.device_count", lambda: 2)
+    with_gpus(monkeypatch, 2)
     asked: dict[str, Any] = {"tasks": ["CartPole-v1"], "env_steps": 1000, "device": "cuda"}
     return make_plan("a2c", "classic", runs_dir=runs_dir, num_seeds=num_seeds, **asked | options)
 

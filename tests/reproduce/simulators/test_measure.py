@@ -53,11 +53,8 @@ def test_the_command_writes_a_row_for_each_engine_mode_and_turn(
     The medians shown are those of the file; a cell measured again takes its old rows' place.
     """
     monkeypatch.setattr(figures, "draw", lambda *_: [])  # `test_tables.py` draws them
-    flags = [
-        "simulators",
-        *["--tasks", "CartPole-v1", "--num-envs", "4", "--seconds", "0.05", "--busy"],
-    ]
-    flags += ["--out", str(tmp_path), "--engines"]
+    flags = ["simulators", "--tasks", "CartPole-v1", "--num-envs", "4", "--seconds", "0.05"]
+    flags += ["--busy", "--out", str(tmp_path), "--engines"]
     assert main([*flags, "envpool-async-2", "encore", "--turns", "2"]) == 0
     (path,) = tmp_path.glob("*/turns.csv")
     rows, said = measure.read(path), capsys.readouterr().out

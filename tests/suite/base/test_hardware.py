@@ -13,12 +13,7 @@ import torch
 from suite.base import hardware
 from suite.base.errors import UsageError
 from suite.base.hardware import find_device, use_device
-
-
-def with_gpus(monkeypatch: pytest.MonkeyPatch, number: int) -> None:
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: number > 0)
-    monkeypatch.setattr(torch.cuda, "device_count", lambda: number)
-    monkeypatch.setattr(torch.version, "cuda", "12.8")
+from tests.gpus import with_gpus
 
 
 @pytest.mark.parametrize(

@@ -56,13 +56,6 @@ def test_what_is_no_record_is_no_run(tmp_path: Path) -> None:
     assert read_record(tmp_path / "nowhere") is None
 
 
-def test_a_manifest_tells_of_a_record_that_is_gone(tmp_path: Path) -> None:
-    """The folder held a finished run; nobody may begin another in its place."""
-    folder = finish(tmp_path)
-    (folder / "run.json").unlink()
-    assert "run.json" in error_of(folder)
-
-
 def test_a_record_of_a_novel_is_none(tmp_path: Path) -> None:
     """Whatever it says would come into the report and the page."""
     folder = finish(tmp_path)
@@ -72,30 +65,24 @@ def test_a_record_of_a_novel_is_none(tmp_path: Path) -> None:
     assert read_record(folder) is None
 
 
-def test_a_copy_in_the_folder_of_another_seed_is_damaged(tmp_path: Path) -> None:
-    """Copied twice, one run would be three seeds without any spread."""
-    folder = finish(tmp_path)
-    copy = shutil.copytree(folder, folder.with_name("seed-2"))
-    assert error_of(copy) == "says seed 1, its folder says 2"
-    record = read_record(folder)
-    assert record is not None
-    assert record["status"] == "finished"
-
-
 @pytest.mark.parametrize(
     ("place", "error"),
     [
-        ("sac-classic/tuned/MountainCarContinuous-v0", "says task Pendulum-v1, its folder says"),
-        ("a2c-classic/tuned/Pendulum-v1", "says agent sac, its folder says a2c"),
-        ("sac-mujoco/tuned/Pendulum-v1", "says suite classic, its folder says mujoco"),
-        ("alone/MountainCarContinuous-v0", "says task Pendulum-v1, its folder says"),
+        ("sac-classic/tuned/Pendulum-v1/seed-2", "says seed 1, its folder says 2"),
+        ("sac-classic/tuned/MountainCar-v0/seed-1", "says task Pendulum-v1, its folder says"),
+        ("a2c-classic/tuned/Pendulum-v1/seed-1", "says agent sac, its folder says a2c"),
+        ("sac-mujoco/tuned/Pendulum-v1/seed-1", "says suite classic, its folder says mujoco"),
+        ("alone/MountainCarContinuous-v0/seed-1", "says task Pendulum-v1, its folder says"),
     ],
 )
 def test_a_record_in_the_folder_of_another_run_is_damaged(
     place: str, error: str, tmp_path: Path
 ) -> None:
-    """Task, suite and agent are those of the path, also where an agent ran alone."""
-    copy = shutil.copytree(finish(tmp_path / "runs"), tmp_path / place / "seed-1")
+    """Seed, task, suite and agent are those of the path, also where an agent ran alone.
+
+    Copied twice, one run would be three seeds without any spread.
+    """
+    copy = shutil.copytree(finish(tmp_path / "runs"), tmp_path / place)
     assert error_of(copy).startswith(error)
 
 

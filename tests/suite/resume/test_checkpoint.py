@@ -1,7 +1,6 @@
 """Policies on disk: what was saved is what is loaded, and nothing else is ever loaded."""
 
 import json
-import os
 import pickle
 import struct
 import sys
@@ -16,6 +15,7 @@ import torch
 from agents import load_policy
 from suite.base.errors import UsageError
 from suite.resume.checkpoint import config_of, read_policy, save_policy
+from tests.bombs import Bomb
 
 PUBLISHED = Path(__file__).resolve().parents[3] / "results" / "published"
 
@@ -123,16 +123,6 @@ def test_no_policy_is_a_usage_error(tmp_path: Path) -> None:
     (tmp_path / "policy.json").unlink()
     with pytest.raises(UsageError, match="holds no trained policy"):
         read_policy(tmp_path)
-
-
-class Bomb:
-    """Unpickled, it makes a file."""
-
-    def __init__(self, target: Path) -> None:
-        self.target = target
-
-    def __reduce__(self) -> tuple[object, tuple[str]]:
-        return os.mkdir, (str(self.target),)
 
 
 @pytest.mark.parametrize("form", ["pickle", "torch"])

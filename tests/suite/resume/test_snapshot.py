@@ -18,6 +18,7 @@ from torch import Tensor, nn
 
 from suite.base.errors import UsageError
 from suite.resume.snapshot import BROKEN, Snapshot, pack, read_snapshot, unpack, write_snapshot
+from tests.bombs import Bomb
 
 
 @dataclass(frozen=True)
@@ -208,27 +209,17 @@ def test_every_damage_is_found(tmp_path: Path) -> None:
         read_snapshot(tmp_path)
 
 
-class Hostile:
-    """Unpickling it writes a file."""
-
-    def __init__(self, path: Path) -> None:
-        self.path = path
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return Path.touch, (self.path,)
-
-
 def test_nothing_in_a_snapshot_is_run(tmp_path: Path) -> None:
     """A pickle in the place of either file is bytes, not code."""
     write_snapshot(tmp_path, Snapshot({}, {"tensor": torch.zeros(1)}))
     bait = tmp_path / "executed"
     for path in list(tmp_path.iterdir()):
         whole = path.read_bytes()
-        path.write_bytes(pickle.dumps(Hostile(bait)))
+        path.write_bytes(pickle.dumps(Bomb(bait)))
         with pytest.raises(UsageError, match=r"^unreadable checkpoint in"):
             read_snapshot(tmp_path)
         path.write_bytes(whole)
-    bomb = pickle.dumps(Hostile(bait))  # a forger gives its sum, too
+    bomb = pickle.dumps(Bomb(bait))  # a forger gives its sum, too
     content = {"tensors": hashlib.sha256(bomb).hexdigest()}
     (tmp_path / f"tensors-{content['tensors'][:16]}.safetensors").write_bytes(bomb)
     seal = hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()

@@ -30,7 +30,7 @@ from suite.base import hardware
 from suite.base.errors import UsageError
 from suite.resume.snapshot import read_snapshot
 from tests.reproduce.conftest import InThisProcess, Say, StandIn
-from tests.reproduce.run.boards import TASK, ends, ignore, record_of, wait_for
+from tests.reproduce.run.boards import FINISH, TASK, ends, ignore, record_of, wait_for
 
 pytestmark = [
     pytest.mark.usefixtures("published"),
@@ -39,11 +39,6 @@ pytestmark = [
 
 EXACT = ("episodes.csv", "evaluations.csv", "updates.csv", "policy.safetensors", "policy.json")
 OFTEN = ("--checkpoint-minutes", "0.005")
-
-FINISH = """
-(folders[0] / "evaluations.csv").write_text("env_steps,mean_return\\n1000,3.5\\n")
-end(folders[0], "finished")
-"""
 
 
 class Nodes:
