@@ -205,6 +205,7 @@ TABLE: dict[str, dict[str, str]] = {
         "frames, openai_baselines": "atari openai_baselines FRAMES unroll_length=8 env_steps=64",
         "frames, cleanrl": "atari-7 cleanrl FRAMES unroll_length=8 env_steps=64",
         "mujoco, cleanrl": "mujoco-9 cleanrl task=Hopper-v4 env_steps=2048 log_interval=2048",
+        "mujoco, sb3_control": "mujoco-9 sb3_control env_steps=2048 log_interval=2048",
     },
     "impala": {
         "frames, shallow": "atari-7 paper FRAMES env_steps=240",
