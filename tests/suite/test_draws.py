@@ -11,13 +11,10 @@ from suite.priorities import PriorityDraws
 SEEDS = (3, 1, 4)
 BATCH_SIZE = 40
 NOISE_SHAPE = (2, BATCH_SIZE, 3)
-LEAST_P = {"cpu": 0.01, "cuda": 1e-4}
-"""A GPU's numbers are not known yet: of its seven tests one in 1,400 may fail by chance."""
-DEVICES = pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
 
 
-def made(device: str = "cpu", seeds: tuple[int, ...] = SEEDS) -> Draws:
-    return Draws(seeds, NOISE_SHAPE, torch.device(device))
+def made(seeds: tuple[int, ...] = SEEDS) -> Draws:
+    return Draws(seeds, NOISE_SHAPE, torch.device("cpu"))
 
 
 def drawn(draw: Draws, sizes: list[int]) -> tuple[Tensor, Tensor]:
@@ -26,20 +23,19 @@ def drawn(draw: Draws, sizes: list[int]) -> tuple[Tensor, Tensor]:
     for each in draws:
         assert each.last_row == each.rows.max()
     rows, noise = torch.stack([each.rows for each in draws]), [each.noise for each in draws]
-    return rows.cpu(), torch.stack(noise).cpu().transpose(1, 2)
+    return rows, torch.stack(noise).transpose(1, 2)
 
 
-@DEVICES
-def test_rows_are_uniform_and_noise_is_normal(device: str) -> None:
+def test_rows_are_uniform_and_noise_is_normal() -> None:
     """Each row of a replay is drawn as often, the last one too, and none beyond it."""
-    rows, noise = drawn(made(device), 100 * [7])
+    rows, noise = drawn(made(), 100 * [7])
     assert (rows.dtype, rows.shape) == (torch.int64, (100, 3, BATCH_SIZE))
     assert (noise.dtype, noise.shape) == (torch.float32, (100, 3, *NOISE_SHAPE))
     for seed in range(3):
         counts = torch.bincount(rows[:, seed].flatten(), minlength=7)
         assert len(counts) == 7
-        assert scipy.stats.chisquare(counts).pvalue > LEAST_P[device]
-        assert scipy.stats.kstest(noise[:, seed].flatten(), "norm").pvalue > LEAST_P[device]
+        assert scipy.stats.chisquare(counts).pvalue > 0.01
+        assert scipy.stats.kstest(noise[:, seed].flatten(), "norm").pvalue > 0.01
 
 
 def test_rows_drawn_without_replacement_are_distinct_and_uniform() -> None:
@@ -81,20 +77,18 @@ def test_an_update_that_reads_beyond_its_rows_says_so() -> None:
     assert (near.last_row, far.last_row) == (8, 14)
 
 
-@DEVICES
-def test_no_update_and_no_seed_draws_what_another_draws(device: str) -> None:
+def test_no_update_and_no_seed_draws_what_another_draws() -> None:
     """Neither rows nor noise, and noise is not the rows' numbers in another form."""
-    rows, noise = drawn(made(device), 100 * [10**6])
+    rows, noise = drawn(made(), 100 * [10**6])
     for numbers in (rows, noise):
         assert len({each.numpy().tobytes() for each in numbers.flatten(0, 1)}) == 300
     pairs = rows.flatten().numpy(), noise[:, :, 0, :, 0].flatten().numpy()
-    assert scipy.stats.spearmanr(*pairs).pvalue > LEAST_P[device]
+    assert scipy.stats.spearmanr(*pairs).pvalue > 0.01
 
 
-@DEVICES
-def test_a_seed_draws_the_same_alone(device: str) -> None:
+def test_a_seed_draws_the_same_alone() -> None:
     """Whoever its neighbours are, in every update."""
-    together = drawn(made(device), 40 * [1000])
-    alone = drawn(made(device, (1,)), 40 * [1000])
+    together = drawn(made(), 40 * [1000])
+    alone = drawn(made((1,)), 40 * [1000])
     for ours, theirs in zip(together, alone, strict=True):
         assert torch.equal(ours[:, 1], theirs[:, 0])
