@@ -13,19 +13,20 @@ import numpy as np
 import pandas as pd
 import seaborn as sns
 
-from reproduce.judge import statistics
+from reproduce.judge.aggregates import (
+    STATISTICS,
+    Interval,
+    iqm,
+    mean_score,
+    stratified_band,
+    stratified_bootstrap,
+)
 from reproduce.report import figures, frames
 
 LEAST = 3
 """Tasks of which these figures say more than the rows of the tasks."""
 NUM_POINTS = 101
 RESAMPLED = "bands and intervals: 95 % of the resamples of runs within tasks"
-STATISTICS = {
-    "IQM": statistics.iqm,
-    "median": statistics.median_score,
-    "mean": statistics.mean_score,
-    "optimality gap": statistics.optimality_gap,
-}
 NAMES = ("profile", "aggregates", "improvement", "efficiency")
 Sides = Mapping[str, Mapping[str, np.ndarray]]
 """Normalised scores of runs by role, `ours` and perhaps `judge`, and task."""
@@ -73,7 +74,7 @@ def profile(sides: Sides) -> pd.DataFrame:
     parts = []
     for role, side in sides.items():
         above = [(side[task][:, None] > points).astype(np.float64) for task in sides["ours"]]
-        band = statistics.stratified_band(above, statistics.mean_score, seed=0)
+        band = stratified_band(above, mean_score, seed=0)
         parts.append(_line(role, points, band))
     return pd.concat(parts, ignore_index=True)
 
@@ -81,8 +82,9 @@ def profile(sides: Sides) -> pd.DataFrame:
 def aggregates(sides: Sides) -> pd.DataFrame:
     """Return the `STATISTICS` of each side's normalised scores with their intervals."""
     rows = [
-        (role, label, *statistics.stratified_bootstrap(list(side.values()), statistic, seed=0))
-        for label, statistic in STATISTICS.items()
+        (role, label, *stratified_bootstrap(list(side.values()), statistic, seed=0))
+        for name, statistic in STATISTICS.items()
+        for label in [name.replace("iqm", "IQM").replace("_", " ")]
         for role, side in sides.items()
     ]
     return pd.DataFrame(rows, columns=["role", "label", "value", "lower", "upper"])
@@ -118,10 +120,10 @@ def efficiency(curves: pd.DataFrame, verdicts: pd.DataFrame) -> pd.DataFrame:
         return pd.DataFrame()
     points = np.array(sorted(shared))
     runs = [table.loc[points].to_numpy().T for table in tables]
-    return _line("ours", points, statistics.stratified_band(runs, statistics.iqm, seed=0))
+    return _line("ours", points, stratified_band(runs, iqm, seed=0))
 
 
-def _line(role: str, points: np.ndarray, band: statistics.Interval) -> pd.DataFrame:
+def _line(role: str, points: np.ndarray, band: Interval) -> pd.DataFrame:
     ends = {"value": band.estimate, "lower": band.ci_low, "upper": band.ci_high}
     return pd.DataFrame({"role": role, "x": points, **ends})
 

@@ -1,15 +1,104 @@
-"""Tables that describe a grid: times to shares of the reference."""
+"""Aggregates, bootstrap intervals, probabilities and times against hand-computed values."""
+
+import itertools
 
 import numpy as np
 import pandas as pd
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy import stats
 
 from reproduce.gather.references import ReferenceScore
-from reproduce.judge.aggregates import times_to_score
+from reproduce.judge.aggregates import (
+    Interval,
+    iqm,
+    mean_score,
+    median_score,
+    optimality_gap,
+    probability_of_improvement,
+    stratified_band,
+    stratified_bootstrap,
+    times_to_score,
+)
 from reproduce.judge.zero import Scale, Zero
 from reproduce.report.frames import median_times
 
 NAN = float("nan")
+RAGGED = [np.array([1.0, 3.0]), np.array([10.0]), np.array([0.0, 0.0, 3.0])]
+
+few_scores = st.lists(st.integers(-3, 3).map(float), min_size=1, max_size=6).map(np.array)
+
+
+def test_mean_and_median_weigh_every_task_the_same() -> None:
+    """Task means are 2, 10 and 1, whatever the number of seeds behind them."""
+    assert mean_score(RAGGED) == pytest.approx(13 / 3)
+    assert median_score(RAGGED) == pytest.approx(2.0)
+
+
+def test_iqm_drops_a_quarter_of_the_pooled_runs_at_either_end() -> None:
+    """Of the eight runs 0, 1, 2, 3, 4, 5, 90 and -70 only 1, 2, 3 and 4 count."""
+    scores = [np.array([0.0, 90.0, 3.0, 4.0]), np.array([1.0, -70.0, 2.0, 5.0])]
+    assert iqm(scores) == pytest.approx(2.5)
+    assert iqm(scores) == pytest.approx(stats.trim_mean(np.concatenate(scores), 0.25))
+
+
+@pytest.mark.parametrize("statistic", [mean_score, median_score, iqm, optimality_gap])
+def test_a_batch_of_resamples_gives_the_statistic_of_each(statistic) -> None:
+    """The bootstrap computes all resamples at once; each must equal the statistic on its own."""
+    rng = np.random.default_rng(0)
+    batch = [rng.normal(size=(5, num_seeds)) for num_seeds in (4, 1, 7)]
+    expected = [statistic([scores[row] for scores in batch]) for row in range(5)]
+    np.testing.assert_allclose(statistic(batch), expected)
+
+
+def test_bootstrap_interval_is_the_percentile_of_every_possible_resample() -> None:
+    """Three seeds have 27 equally likely resamples, whose percentiles are the interval."""
+    scores = np.array([0.0, 1.0, 5.0])
+    resampled = [np.mean(draw) for draw in itertools.product(scores, repeat=3)]
+    ends = np.quantile(resampled, [0.025, 0.975], method="inverted_cdf")
+    interval = stratified_bootstrap([scores], mean_score, seed=1, num_resamples=50_000)
+    assert interval == pytest.approx([2.0, *ends])
+
+
+def test_seeds_are_resampled_within_their_own_task() -> None:
+    """Tasks differ wildly but one seed each cannot vary: the interval has no width."""
+    interval = stratified_bootstrap([np.array([0.0]), np.array([100.0])], mean_score, seed=0)
+    assert interval == Interval(50.0, 50.0, 50.0)
+
+
+@settings(derandomize=True)
+@given(ours=few_scores, theirs=few_scores)
+def test_probability_of_improvement_is_mann_whitneys_share_of_pairs(ours, theirs) -> None:
+    """It equals U / (n m) with ties counted half, and the two sides share the probability."""
+    probability = probability_of_improvement([ours], [theirs], seed=0, num_resamples=1).estimate
+    pairs = stats.mannwhitneyu(ours, theirs, method="asymptotic").statistic / (
+        ours.size * theirs.size
+    )
+    reverse = probability_of_improvement([theirs], [ours], seed=0, num_resamples=1).estimate
+    assert probability == pytest.approx(pairs)
+    assert probability + reverse == pytest.approx(1.0)
+
+
+def test_probability_of_improvement_averages_tasks_and_resamples_both_sides() -> None:
+    """Tasks at 1 and 1/2 average to 3/4; only the second varies, and only through the baseline."""
+    ours = [np.array([2.0, 3.0]), np.array([1.0])]
+    baseline = [np.array([1.0]), np.array([0.0, 2.0])]
+    improvement = probability_of_improvement(ours, baseline, seed=0)
+    assert improvement == Interval(0.75, 0.5, 1.0)
+    mirrored = probability_of_improvement(baseline, ours, seed=0)
+    assert mirrored == Interval(0.25, 0.0, 0.5)
+
+
+def test_a_stratified_band_is_the_interval_of_every_point() -> None:
+    """Each has the statistic and the ends of `stratified_bootstrap`, by the same resamples."""
+    rng = np.random.default_rng(3)
+    curves = [rng.normal(size=(runs, 4)) for runs in (3, 5)]
+    band = stratified_band(curves, iqm, seed=1, num_resamples=500)
+    for point, found in enumerate(zip(*band, strict=True)):
+        scores = [runs[:, point] for runs in curves]
+        expected = stratified_bootstrap(scores, iqm, seed=1, num_resamples=500)
+        assert found == pytest.approx(expected)
 
 
 def scale(mean: float, zero: float) -> Scale:
