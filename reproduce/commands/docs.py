@@ -11,7 +11,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import fields
 from functools import cache
 from html import escape
+from pathlib import Path
 from typing import Any
+
+import pandas as pd
 
 import agents
 from reproduce import ROOT
@@ -20,7 +23,7 @@ from reproduce.judge import error_rates as rates
 from reproduce.plan.grid import PUBLISHED
 from reproduce.plan.presets import presets_of
 from reproduce.plan.status import NOT_SETTINGS
-from reproduce.report import overview
+from reproduce.report import figures, frames
 from reproduce.report.tables import read_table, verdict_rows
 from reproduce.report.words import mean_and_spread, verdict_words
 from reproduce.report.words import with_interval as interval
@@ -33,6 +36,8 @@ from suite.settings.presets import REFERENCES, find_preset, read_source
 
 DECIDED = ("reproduced", "above", "below")
 SCORES = ("agent", "settings of", "task", "steps", "ours (seeds)", "reference (runs)", "verdict")
+BESIDE = {"jaxrl": "jaxrl", "sb3_control": "stable-baselines3", "tianshou_control": "Tianshou"}
+"""Sources beside which README's figure shows SAC, and their names."""
 BLOCK = re.compile(r"(?<=<!-- generated: scores -->\n)(.*?)(?=<!-- end -->\n)", re.DOTALL)
 CALL = re.compile(r"^\{\{ (\w+)\((?:\"(\w+)\")?\) \}\}$", re.MULTILINE)
 
@@ -206,6 +211,22 @@ def with_scores(readme: str) -> str:
     return text
 
 
+def draw_overview(directory: Path) -> list[Path]:
+    """Draw README's figure: SAC on HalfCheetah beside three references; return its files."""
+    curves, references, remarks = [], [], {}
+    for source, name in BESIDE.items():
+        panel, grid = f"HalfCheetah, beside {name}", PUBLISHED / "sac-mujoco" / source
+        ours, theirs, verdicts = (
+            rows[rows["task"] == "HalfCheetah-v4"].assign(task=panel)
+            for rows in (read_table(grid, n) for n in ("curves", "reference_curves", "verdicts"))
+        )
+        curves.append(ours)
+        references.append(theirs[theirs["role"] == "judge"].assign(source="theirs"))
+        remarks[panel] = verdicts["verdict"].item()
+    frame = frames.learning_curves({"ours": pd.concat(curves)}, pd.concat(references))
+    return figures.draw_curves(frame, remarks, directory, "overview")
+
+
 def main(argv: Sequence[str]) -> int:
     """Write README's scores and figure anew, or say that the scores are out of date."""
     about = "write the scores and the figure of README.md anew"
@@ -215,8 +236,7 @@ def main(argv: Sequence[str]) -> int:
     after = with_scores(before)
     if options.check:
         return flags.say_stale([path] if after != before else [], "docs")
-    grids = list(dict.fromkeys(cell["folder"] for cell in cells()))
-    overview.draw(grids, ROOT / "docs" / "images")
+    draw_overview(ROOT / "docs" / "images")
     if after != before:
         write_atomically(path, after.encode())
         print(path)

@@ -14,7 +14,7 @@ import matplotlib.pyplot as plt
 import pandas as pd
 import seaborn as sns
 from matplotlib.patches import Patch
-from matplotlib.ticker import EngFormatter, LogLocator, NullLocator, ScalarFormatter
+from matplotlib.ticker import EngFormatter, LogLocator, NullLocator
 
 from reproduce.report import frames
 from suite.base.files import write_atomically
@@ -48,38 +48,6 @@ def draw_curves(
 
     Over `wall_time` there are no references, whose machines are not ours.
     """
-    with mpl.rc_context(style()):
-        return save(_curves(curves, remarks, unit, x), CAPTION, directory, name)
-
-
-def draw_overview(
-    curves: pd.DataFrame, remarks: Mapping[str, str], scores: pd.DataFrame, directory: Path
-) -> list[Path]:
-    """Draw panels of a frame `CURVES`; the last, without curves, shows normalised scores.
-
-    Scores are rows of a frame `SCORES` on the axis `NORMALISED`, with a `label` and a `verdict`.
-    """
-    with mpl.rc_context(style()):
-        grid = _curves(curves, remarks, "episode return")
-        panel = grid.axes_dict[curves["task"].iloc[-1]]
-        panel.xaxis.set_major_formatter(ScalarFormatter())
-        common: dict[str, Any] = {"y": "label", "hue": "verdict", "palette": COLOURS, "ax": panel}
-        runs, ends = scores[scores["kind"] == "run"], _ends(scores, ["label", "verdict"])
-        means: dict[str, Any] = MEANS | {"markersize": 3}
-        sns.stripplot(runs, x="value", jitter=False, alpha=0.5, size=3, legend=False, **common)
-        sns.pointplot(ends, err_kws={"lw": 1.2}, **common, **means)
-        for place, dash in ((0.9, "--"), (1.0, "-")):
-            panel.axvline(place, color="grey", lw=1.0, ls=dash, zorder=0)
-        panel.set_xlim(*frames.WIDEST)
-        panel.tick_params("y", labelsize=6)
-        panel.set(xlabel="0: nothing learned, 1: reference, dashed: margin", ylabel="")
-        return save(grid, CAPTION, directory, "overview")
-
-
-def _curves(
-    curves: pd.DataFrame, remarks: Mapping[str, str], unit: str, x: str = "env_steps"
-) -> sns.FacetGrid:
-    """Return the panels of `draw_curves`."""
     curves = curves[curves[x].notna() | (curves["role"] == "ours")]
     colours, dashes = frames.looks(curves)
     roles = dict(zip(curves["source"], curves["role"], strict=True))
@@ -93,27 +61,28 @@ def _curves(
     means = curves[curves["kind"] == "mean"]
     if means[["mean_return", x]].isna().any(axis=1).all():  # seaborn has no axes for nothing
         means = means.assign(**{x: 0.0, "mean_return": 0.0})
-    grid = sns.relplot(means, kind="line", **common, **look, **panels)
-    grid.set_titles("")
-    for task, panel in grid.axes_dict.items():
-        own = curves[curves["task"] == task]
-        seeds = own[own["kind"] == "seed"]
-        if len(seeds):
-            sns.lineplot(seeds, lw=0.8, alpha=0.4, legend=False, ax=panel, **common)
-        bands = own[own["role"] != "context"].dropna(subset="lower")
-        for (source, _), rows in bands.groupby(["source", "seed"]):
-            ends = (rows[column] for column in (x, "lower", "upper"))
-            panel.fill_between(*ends, color=colours[str(source)], alpha=0.2, lw=0)
-        panel.set(xlabel="", ylabel="")  # seaborn names every axis
-        panel.set_xlim(0.0, own[x].max() if own[x].any() else 1.0)
-        panel.xaxis.set_major_formatter(EngFormatter(sep=""))
-        said = remarks.get(task, "")
-        panel.set_title(task, loc="left", weight="bold", pad=20 + 13 * said.count("\n"))
-        offset: Any = {"xytext": (0, 4), "textcoords": "offset points"}
-        offset |= {"color": COLOURS.get(said.split(",")[0], "dimgrey")}
-        panel.annotate(said, (0, 1), xycoords="axes fraction", **offset)
-    grid.set_axis_labels(AXES[x], unit)
-    return grid
+    with mpl.rc_context(style()):
+        grid = sns.relplot(means, kind="line", **common, **look, **panels)
+        grid.set_titles("")
+        for task, panel in grid.axes_dict.items():
+            own = curves[curves["task"] == task]
+            seeds = own[own["kind"] == "seed"]
+            if len(seeds):
+                sns.lineplot(seeds, lw=0.8, alpha=0.4, legend=False, ax=panel, **common)
+            bands = own[own["role"] != "context"].dropna(subset="lower")
+            for (source, _), rows in bands.groupby(["source", "seed"]):
+                ends = (rows[column] for column in (x, "lower", "upper"))
+                panel.fill_between(*ends, color=colours[str(source)], alpha=0.2, lw=0)
+            panel.set(xlabel="", ylabel="")  # seaborn names every axis
+            panel.set_xlim(0.0, own[x].max() if own[x].any() else 1.0)
+            panel.xaxis.set_major_formatter(EngFormatter(sep=""))
+            said = remarks.get(task, "")
+            panel.set_title(task, loc="left", weight="bold", pad=20 + 13 * said.count("\n"))
+            offset: Any = {"xytext": (0, 4), "textcoords": "offset points"}
+            offset |= {"color": COLOURS.get(said.split(",")[0], "dimgrey")}
+            panel.annotate(said, (0, 1), xycoords="axes fraction", **offset)
+        grid.set_axis_labels(AXES[x], unit)
+        return save(grid, CAPTION, directory, name)
 
 
 def draw_throughput(
@@ -155,7 +124,8 @@ def draw_scores(scores: pd.DataFrame, remarks: Mapping[str, str], directory: Pat
     if not (scores["kind"] == "run").any():
         return []
     scores = scores.assign(label=scores["task"] + "\n" + scores["task"].map(remarks))
-    ends = _ends(scores, ["axis", "label", "source"])
+    means = scores[scores["kind"] == "mean"]
+    ends = means.melt(["axis", "label", "source"], ["lower", "value", "upper"], value_name="end")
     rows = scores.groupby("axis", sort=False)["task"].nunique() + 0.5
     colours, _ = frames.looks(scores)
     common: dict[str, Any] = {"y": "label", "hue": "source", "palette": colours}
@@ -178,12 +148,6 @@ def draw_scores(scores: pd.DataFrame, remarks: Mapping[str, str], directory: Pat
             panel.set(xlabel=axis, ylabel="")
         said = "dots: runs; diamonds: means, ours with the interval that decides, theirs ± std"
         return save(grid, said, directory, "scores")
-
-
-def _ends(scores: pd.DataFrame, keys: list[str]) -> pd.DataFrame:
-    """Return means and the ends of their intervals, a row each, as `MEANS` draws them."""
-    means = scores[scores["kind"] == "mean"]
-    return means.melt(keys, ["lower", "value", "upper"], value_name="end")
 
 
 def label_powers(axis: Any) -> None:
