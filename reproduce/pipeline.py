@@ -52,11 +52,10 @@ def gather(
     tasks = {name: find_task(name, plan.protocol) for name in plan.tasks}
     randoms = {n: random_scores().get((n, t.protocol), math.nan) for n, t in tasks.items()}
     found = runs_of(plan, reads_tables=True)
-    runs = collect.collect_runs(plan, failures, found)
+    recorded = collect.collect(plan, found, failures, randoms)
     scales = {n: scale_of(plan.agent, judge, plan.config_of(n), steps[n]) for n in tasks}
-    scores = collect.collect_scores(plan, randoms, found)
-    curves = collect.collect_curves(plan, found)
     absent = [task for task in plan.preset.tasks or find_suite(plan.suite) if task not in tasks]
+    scores, runs, curves = (recorded[name] for name in ("scores", "runs", "curves"))
     tables = judge_scores(scores, scales, runs, curves, plan.declared, absent)
     verdicts = _mark(plan, found, tables["verdicts"])
     suite = tables["suite"].assign(
@@ -65,7 +64,7 @@ def gather(
     )
     return tables | {
         "reference_curves": curves_beside(plan.agent, judge, tasks),
-        "throughput": collect.collect_throughput(plan, found),
+        "throughput": recorded["throughput"],
         "verdicts": verdicts.reindex(columns=list(COLUMNS["verdicts"])),
         "suite": suite.reindex(columns=list(COLUMNS["suite"])),
     }

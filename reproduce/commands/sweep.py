@@ -14,7 +14,7 @@ from rich.text import Text
 
 from reproduce.commands import flags
 from reproduce.commands.compare import interval
-from reproduce.gather.collect import Failures, collect_curves, score
+from reproduce.gather.collect import Failures, score
 from reproduce.judge import outlook
 from reproduce.judge.inference import holm
 from reproduce.pipeline import gather, write_report
@@ -88,6 +88,7 @@ def run(variants: Variants, path: Path, console: Console, train: Callable[[Plan]
     Returns:
         the exit status: 2 if a run has not finished, 130 after Ctrl-C, else 0.
     """
+    curves_of: dict[str, pd.DataFrame] = {}
     for i, (name, plan) in enumerate(variants.items(), start=1):
         say(console, f"Variant {i} of {len(variants)}: {name}", "bold")
         try:
@@ -95,11 +96,12 @@ def run(variants: Variants, path: Path, console: Console, train: Callable[[Plan]
         except KeyboardInterrupt:
             say(console, "Stopped. Finished runs are kept; the same command goes on.")
             return 130
-        write_report(plan, gather(plan, failures))
+        tables = gather(plan, failures)
+        write_report(plan, tables)
+        curves_of[name] = tables["curves"]
     table, first = compare(variants), next(iter(variants.values()))
     write_atomically(path, table.to_csv(index=False, lineterminator="\n").encode())
-    grids = {name: collect_curves(plan) for name, plan in variants.items()}
-    curves = frames.learning_curves(grids, planned=first.env_steps)
+    curves = frames.learning_curves(curves_of, planned=first.env_steps)
     gaps = {task: "\n".join(frames.gaps(curves, task)) for task in curves["task"].unique()}
     figures.draw_curves(curves, gaps, path.parent, path.stem)
     console.print(comparison(table))

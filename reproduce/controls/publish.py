@@ -19,6 +19,7 @@ from reproduce.gather import collect
 from reproduce.gather.baseline import mean_curves, single_runs
 from reproduce.plan.grid import Plan
 from reproduce.plan.make import command
+from reproduce.plan.status import runs_of
 from suite.base.errors import UsageError
 from suite.base.files import write_atomically
 from suite.record.records import read_record
@@ -41,7 +42,7 @@ def publish(plan: Plan) -> Path:
         UsageError: if a run is not finished, or as `check_publishable`.
     """
     check_publishable(plan)
-    runs = collect.collect_runs(plan)
+    runs = collect.collect(plan, runs_of(plan, reads_tables=True))["runs"]
     for row in runs[runs["status"] != "finished"].to_dict("records"):
         raise UsageError(
             f"{row['task']} seed {row['seed']} is {row['status']}: a reference needs every run"

@@ -2,7 +2,6 @@
 
 import math
 from collections.abc import Mapping, Sequence
-from functools import lru_cache
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -12,18 +11,30 @@ import pandas as pd
 
 from reproduce.gather.references import in_window
 from reproduce.plan.grid import Plan, Run
-from reproduce.plan.status import runs_of
 from reproduce.plan.tables import SHARES, read_table
 from reproduce.run.lease import Holders
 from reproduce.run.log import plain
 from suite.envs.tasks import find_task
-from suite.record.manifest import stamp
 from suite.record.records import read_record
 
 Failures = Mapping[tuple[str, int], str]
 """Errors by task and seed."""
-Runs = Sequence[Run] | None
-"""A plan's runs as `status.runs_of` returned them, which takes long; None: it is called."""
+IDLE_SHARES = ("learner_idle_share", "actor_idle_share")
+"""Recorded where one thread acts while another learns."""
+COLUMNS = {
+    "runs": (
+        *("task", "seed", "status", "error", "remark", "env_steps", "wall_seconds", "device"),
+        *("cpu", "gpu", "commit", "dirty", "command", "log_tail"),
+    ),
+    "scores": ("task", "seed", "env_steps", "score"),
+    "curves": ("task", "seed", "env_steps", "mean_return", "wall_seconds"),
+    "throughput": (
+        *("task", "seed", "device", "env_steps", "num_updates", "wall_seconds"),
+        *("env_steps_per_second", "updates_per_second", *SHARES, "other_share"),
+        "env_frames_per_second",
+    ),
+}
+"""Of the tables of a plan's runs, by stem; `scores` and `curves` have the `rule`, too."""
 CURVE_POINTS = 100
 """Points of a curve of training episodes; a curve of evaluations has one for each."""
 
@@ -36,12 +47,6 @@ def score(directory: Path, rule: str, env_steps: int) -> float:
     units. An evaluation at the run's end that was due at no multiple of the interval counts only
     where there is no other: longer runs, and the reference's, have none there.
     """
-    names = ("run.json", "episodes.csv" if rule == "training" else "evaluations.csv")
-    return _score(directory, rule, env_steps, tuple(stamp(directory / name) for name in names))
-
-
-@lru_cache(maxsize=4096)  # a report asks twice
-def _score(directory: Path, rule: str, env_steps: int, stamps: tuple[object, ...]) -> float:
     return _window_mean(measured(directory, rule, env_steps), env_steps)
 
 
@@ -114,10 +119,6 @@ def wall_clock(directory: Path, env_steps: pd.Series) -> np.ndarray:
     return np.where(asked <= steps[-1] + np.diff(steps).max(), found, np.nan)
 
 
-IDLE_SHARES = ("learner_idle_share", "actor_idle_share")
-"""Recorded where one thread acts while another learns."""
-
-
 def throughput(directory: Path) -> dict[str, float] | None:
     """Return a run's speed after warm-up, evaluations included: from its first updates to its end.
 
@@ -148,108 +149,81 @@ def throughput(directory: Path) -> dict[str, float] | None:
     }
 
 
-def collect_curves(plan: Plan, runs: Runs = None) -> pd.DataFrame:
-    """Return `curves.csv`: each run as far as it is, with the times of `wall_clock`."""
-    columns = ["task", "seed", "env_steps", "mean_return", "wall_seconds"]
-    frames = []
-    for run in _readable(plan, runs):
-        frame = curve(run.directory, plan.rule, run.env_steps)
-        seconds = wall_clock(run.directory, frame["env_steps"])
-        frames.append(frame.assign(task=run.task, seed=run.seed, wall_seconds=seconds))
-    drawn = [frame for frame in frames if len(frame)] or [pd.DataFrame(columns=columns)]
-    return pd.concat(drawn, ignore_index=True)[columns].assign(rule=plan.rule)
+def collect(
+    plan: Plan,
+    runs: Sequence[Run],
+    failures: Failures = MappingProxyType({}),
+    random_scores: Mapping[str, float] = MappingProxyType({}),
+) -> dict[str, pd.DataFrame]:
+    """Return what runs recorded so far: the tables `runs`, `scores`, `curves` and `throughput`.
 
+    Every run has a row in `runs`. A run that ended has a score; a diverged one that of
+    a random policy, if known: its own is unknown, and leaving it out would flatter the mean.
 
-def collect_scores(
-    plan: Plan, random_scores: Mapping[str, float] = MappingProxyType({}), runs: Runs = None
-) -> pd.DataFrame:
-    """Return task, seed, env_steps, score, rule of every run that has ended and has a score.
-
-    A diverged run gets the score of a random policy: its own score is unknown, and leaving it out
-    would flatter the mean of the others. Where none is known, it is left out.
+    Args:
+        plan: whose runs they are.
+        runs: as `status.runs_of` returned them, reading their tables.
+        failures: errors that the launcher knows: on a full disk a run cannot record its own.
+        random_scores: by task.
     """
-    rows = [
-        (
-            *(run.task, run.seed, run.env_steps),
-            score(run.directory, plan.rule, run.env_steps)
-            if run.status == "finished"
-            else random_scores.get(run.task, math.nan),
-        )
-        for run in _present(plan, runs)
-        if run.has_ended
-    ]
-    table = pd.DataFrame(rows, columns=["task", "seed", "env_steps", "score"])
-    table = table.astype({"seed": int, "env_steps": int, "score": float})
-    return table[np.isfinite(table["score"])].assign(rule=plan.rule)
-
-
-def collect_throughput(plan: Plan, runs: Runs = None) -> pd.DataFrame:
-    """Return `throughput.csv`: speed and shares of time per run, warm-up excluded.
-
-    `env_steps` are decisions; frames, the simulator's, are frame skip times as many.
-    """
-    rows = []
-    for run in _readable(plan, runs):
+    holders, found = Holders(), {name: list[dict[str, Any]]() for name in COLUMNS}
+    for run in runs:
+        key, reached = {"task": run.task, "seed": run.seed}, math.nan
+        if run.status == "finished":
+            reached = score(run.directory, plan.rule, run.env_steps)
+        elif run.has_ended:
+            reached = random_scores.get(run.task, math.nan)
+        found["runs"].append(_describe(run, plan.rule, reached, failures, holders))
+        if math.isfinite(reached):
+            found["scores"].append(key | {"env_steps": run.env_steps, "score": reached})
+        if run.status in ("damaged", "left out"):  # files that cannot be used, or of other code
+            continue
+        line = curve(run.directory, plan.rule, run.env_steps)
+        seconds = wall_clock(run.directory, line["env_steps"])
+        found["curves"] += line.assign(**key, wall_seconds=seconds).to_dict("records")
         if speed := throughput(run.directory):
-            device = _config(run.directory).get("device", "")
-            frames = find_task(run.task, plan.protocol).frame_skip * speed["env_steps_per_second"]
-            rows.append(
-                {"task": run.task, "seed": run.seed, "device": device, **speed}
-                | {"env_frames_per_second": frames}
-            )
-    columns = ["task", "seed", "device", "env_steps", "num_updates", "wall_seconds"]
-    columns += ["env_steps_per_second", "updates_per_second", *SHARES]
-    columns += ["other_share", "env_frames_per_second"]
-    columns += [column for column in IDLE_SHARES if any(column in row for row in rows)]
-    table = pd.DataFrame(rows, columns=columns)
-    return table.astype({"seed": int, "env_steps": int, "num_updates": int})
+            frame_skip = find_task(run.task, plan.protocol).frame_skip
+            frames = {"env_frames_per_second": frame_skip * speed["env_steps_per_second"]}
+            device = {"device": _config(run.directory).get("device", "")}
+            found["throughput"].append(key | device | speed | frames)
+    idle = [name for name in IDLE_SHARES if any(name in row for row in found["throughput"])]
+    tables = {
+        name: pd.DataFrame(rows, columns=[*COLUMNS[name], *(idle if name == "throughput" else ())])
+        for name, rows in found.items()
+    }
+    whole = tables["throughput"].astype({"seed": int, "env_steps": int, "num_updates": int})
+    scores = tables["scores"].astype({"seed": int, "env_steps": int, "score": float})
+    curves = tables["curves"].assign(rule=plan.rule)
+    return tables | {"scores": scores.assign(rule=plan.rule), "curves": curves, "throughput": whole}
 
 
-def collect_runs(
-    plan: Plan, failures: Failures = MappingProxyType({}), runs: Runs = None
-) -> pd.DataFrame:
-    """Return `runs.csv`: one row per planned run, whatever its status.
+def _describe(
+    run: Run, rule: str, reached: float, failures: Failures, holders: Holders
+) -> dict[str, Any]:
+    """Return a run's row of `runs.csv`.
 
     A damaged run, and a finished one without a score, count as failed. Running is what somebody
-    holds the lease of; a begun run that nobody holds is `interrupted`. `failures` are those that
-    the launcher knows: on a full disk a run cannot record its own.
+    holds the lease of; a begun run that nobody holds is `interrupted`.
     """
-    holders, rows = Holders(), []
-    for run in _present(plan, runs):
-        row, is_open = _describe(run), run.status in ("running", "planned")
-        if is_open and run.key in failures:
-            row |= {"status": "failed", "error": failures[run.key]}
-        elif is_open and holders.is_held_of_late(run.directory):
-            row["status"] = "running"
-        elif run.status == "running":
-            row["status"] = "interrupted"
-        elif run.status == "finished" and not math.isfinite(
-            score(run.directory, plan.rule, run.env_steps)
-        ):
-            window = f"({0.9 * run.env_steps:,.0f}, {run.env_steps:,}]"
-            error = f"finished without a {plan.rule} score in {window}"
-            row |= {"status": "failed", "error": error}
-        rows.append(row)
-    return pd.DataFrame(rows)
-
-
-def _present(plan: Plan, runs: Runs) -> Sequence[Run]:
-    return runs_of(plan, reads_tables=True) if runs is None else runs
-
-
-def _readable(plan: Plan, runs: Runs) -> list[Run]:
-    """Return the runs whose files are undamaged, and not of other code than today's."""
-    return [run for run in _present(plan, runs) if run.status not in ("damaged", "left out")]
-
-
-def _describe(run: Run) -> dict[str, Any]:
     record = read_record(run.directory) or {}
+    status, error = run.status, record.get("error") or ""
+    if status == "damaged":
+        status, error = "failed", run.remark or error
+    elif status in ("running", "planned") and run.key in failures:
+        status, error = "failed", failures[run.key]
+    elif status in ("running", "planned") and holders.is_held_of_late(run.directory):
+        status = "running"
+    elif status == "running":
+        status = "interrupted"
+    elif status == "finished" and not math.isfinite(reached):
+        window = f"({0.9 * run.env_steps:,.0f}, {run.env_steps:,}]"
+        status, error = "failed", f"finished without a {rule} score in {window}"
     machine = record.get("machine", {})
     return {
         "task": run.task,
         "seed": run.seed,
-        "status": "failed" if run.status == "damaged" else run.status,
-        "error": plain(str((run.status == "damaged" and run.remark) or record.get("error") or "")),
+        "status": status,
+        "error": plain(str(error)),
         "remark": run.remark,
         "env_steps": run.env_steps,
         "wall_seconds": record.get("wall_seconds"),

@@ -9,6 +9,7 @@ from typing import Any
 
 import pandas as pd
 
+from reproduce.gather import collect
 from reproduce.gather.references import CURVE_COLUMNS
 from reproduce.judge.aggregates import COLUMNS as IMPROVEMENT_COLUMNS
 from reproduce.judge.aggregates import TIMES_COLUMNS
@@ -19,22 +20,14 @@ from suite.base.files import read_json, read_whole
 LARGEST_INPUT = 2**28
 """Bytes of one table that the page reads: 256 MiB."""
 
+SCALE = ("zero_score", "reference_score", "normalised_score")
+
 COLUMNS = {
-    "curves": ("task", "seed", "env_steps", "mean_return", "wall_seconds", "rule"),
+    "curves": (*collect.COLUMNS["curves"], "rule"),
     "reference_curves": ("task", *CURVE_COLUMNS),
-    "scores": (
-        *("task", "seed", "env_steps", "score", "rule", "zero_score", "reference_score"),
-        "normalised_score",
-    ),
-    "reference_scores": (
-        *("task", "source", "run", "env_steps", "score", "rule", "zero_score"),
-        *("reference_score", "normalised_score"),
-    ),
-    "throughput": (
-        *("task", "seed", "device", "env_steps", "num_updates", "wall_seconds"),
-        *("env_steps_per_second", "updates_per_second", "environment_share", "acting_share"),
-        *("learning_share", "other_share", "env_frames_per_second"),
-    ),
+    "scores": (*collect.COLUMNS["scores"], "rule", *SCALE),
+    "reference_scores": ("task", "source", "run", "env_steps", "score", "rule", *SCALE),
+    "throughput": collect.COLUMNS["throughput"],
     "verdicts": (
         *(*TABLE_COLUMNS[:3], "older_runs", *TABLE_COLUMNS[3:]),
         *("remarks", "reference_share"),
@@ -47,10 +40,7 @@ COLUMNS = {
     "summary": ("statistic", "estimate", "ci_low", "ci_high", "num_tasks", "num_seeds"),
     "improvement": IMPROVEMENT_COLUMNS,
     "times": TIMES_COLUMNS,
-    "runs": (
-        *("task", "seed", "status", "error", "remark", "env_steps", "wall_seconds", "device"),
-        *("cpu", "gpu", "commit", "dirty", "command", "log_tail"),
-    ),
+    "runs": collect.COLUMNS["runs"],
 }
 """Columns of every tidy file, by its stem."""
 

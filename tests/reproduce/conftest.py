@@ -13,10 +13,11 @@ import pandas as pd
 import pytest
 
 from reproduce import __main__ as command_line
+from reproduce.gather.collect import collect
 from reproduce.pipeline import gather, write_report
 from reproduce.plan import grid as planning
 from reproduce.plan.grid import Maker, Plan
-from reproduce.plan.status import Run
+from reproduce.plan.status import Run, runs_of
 from reproduce.report import aggregates, figures, page
 from reproduce.run import pool as pooling
 from reproduce.run.processes import End
@@ -37,6 +38,11 @@ def make_report(plan: Plan) -> pd.DataFrame:
     tables = gather(plan)
     write_report(plan, tables)
     return tables["verdicts"]
+
+
+def recorded(plan: Plan, *more: Any) -> dict[str, pd.DataFrame]:
+    """The tables of a plan's runs so far; `more` as for `collect`: failures, random scores."""
+    return collect(plan, runs_of(plan, reads_tables=True), *more)
 
 
 @pytest.fixture

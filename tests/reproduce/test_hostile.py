@@ -22,7 +22,6 @@ from reproduce import __main__ as command_line
 from reproduce.commands import evaluate as evaluating
 from reproduce.commands import grid
 from reproduce.commands.evaluate import evaluate_run
-from reproduce.gather.collect import collect_runs
 from reproduce.judge.verdicts import STATUSES
 from reproduce.plan.make import load_plan, make_plan, save_plan
 from reproduce.plan.request import SAVED
@@ -32,7 +31,7 @@ from suite.envs.vector_env import VectorEnv
 from suite.record.records import read_record
 from suite.settings.command_line import run_main
 from tests.bombs import Bomb
-from tests.reproduce.conftest import RecordRun, Reseal, make_report
+from tests.reproduce.conftest import RecordRun, Reseal, make_report, recorded
 
 pytestmark = pytest.mark.usefixtures("published")
 
@@ -328,7 +327,7 @@ def test_one_bad_run_never_sinks_a_report(
             (folder / other).write_text(text if other == name else whole[other])
         reseal(folder)
         verdicts = make_report(plan)
-        runs = collect_runs(plan)
+        runs = recorded(plan)["runs"]
         assert runs.status[0] == "finished"
         assert runs.status[1] in STATUSES
         assert "\n" not in runs.error[1]
@@ -355,7 +354,7 @@ def test_a_pickle_in_place_of_a_record_or_table_is_not_loaded(
     watching.append(deeds)
     try:
         found = [read_record(folder) for folder in (record, table)]
-        statuses = collect_runs(plan).status.tolist()
+        statuses = recorded(plan)["runs"].status.tolist()
     finally:
         watching.pop()
     assert [entry and entry["status"] for entry in found] == ["damaged", "damaged"]

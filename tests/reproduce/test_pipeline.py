@@ -19,7 +19,7 @@ from reproduce.report import figures
 from reproduce.report.tables import COLUMNS
 from reproduce.run.lease import Leases
 from suite.envs.tasks import find_task
-from tests.reproduce.conftest import RecordRun, Tree, leave_out_charts, make_report
+from tests.reproduce.conftest import RecordRun, Tree, leave_out_charts, make_report, recorded
 
 pytestmark = pytest.mark.usefixtures("published")
 
@@ -79,7 +79,8 @@ def test_an_atari_report_has_human_normalised_scores(
     plan = make_plan("a2c", "atari-7", tasks=tasks, **options)
     steps = [plan.env_steps[task] for task in tasks]
     scores = pd.DataFrame({"task": tasks, "seed": 1, "env_steps": steps, "score": [14.6, 30.5]})
-    monkeypatch.setattr(collect, "collect_scores", lambda *_: scores.assign(rule=plan.rule))
+    tables = recorded(plan) | {"scores": scores.assign(rule=plan.rule)}
+    monkeypatch.setattr(collect, "collect", lambda *_: tables)
     summary = gather(plan)["summary"].set_index("statistic")
     assert summary.loc["human_normalised_median", "estimate"] == pytest.approx(1.0, abs=0.05)
     assert summary.loc["human_normalised_iqm", "num_tasks"] == 2

@@ -11,14 +11,13 @@ import pytest
 from reproduce.__main__ import main
 from reproduce.commands.judge import judge_curves as judge_read
 from reproduce.commands.judge import score_runs
-from reproduce.gather import collect
 from reproduce.gather.others import COLUMNS, read_curves
 from reproduce.plan.grid import PUBLISHED
 from reproduce.plan.make import make_plan
 from reproduce.report.tables import read_table
 from suite.base.errors import UsageError
 from tests.messages import check, refused
-from tests.reproduce.conftest import RecordRun, Say
+from tests.reproduce.conftest import RecordRun, Say, recorded
 
 GRID = PUBLISHED / "sac-mujoco-small" / "paper"
 TASKS = ("Reacher-v4", "InvertedPendulum-v4")
@@ -150,9 +149,9 @@ def test_an_evaluation_off_the_schedule_counts_in_neither_score(
         )
         steps = [*range(interval, env_steps, interval), env_steps]
         record_run(plan, "Pendulum-v1", 1, {step: float(step) for step in steps})
-        collect.collect_curves(plan).to_csv(tmp_path / "curves.csv", index=False)
+        recorded(plan)["curves"].to_csv(tmp_path / "curves.csv", index=False)
         curves = read_curves([tmp_path / "curves.csv"])
-        (own,) = collect.collect_scores(plan)["score"]
+        (own,) = recorded(plan)["scores"]["score"]
         assert score_runs(curves.rows, plan.rule, True, None) == (env_steps, {1: own})
         assert own == expected
 

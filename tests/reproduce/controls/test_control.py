@@ -32,6 +32,7 @@ from suite.record.records import KEYS, SCHEMA_VERSION, read_record
 from suite.settings import presets
 from suite.settings.presets import BUDGETS, read_presets, read_source
 from tests.messages import refused
+from tests.reproduce.conftest import recorded
 
 TOML = """
 title = "Somebody's library"
@@ -147,9 +148,9 @@ def test_a_control_is_recorded_and_scored_as_ours(install: Install, tmp_path: Pa
     assert "control fake a2c classic" in record["command"]
     assert "reproduce/controls/peers/fake.py" in record["sources"]
     assert collect.score(folder, "training", 500) == pytest.approx(3.48)
-    table = collect.collect_scores(plan, {})
+    table = recorded(plan)["scores"]
     assert table["score"].tolist() == pytest.approx([1.48, 2.48, 3.48])
-    speed = collect.collect_throughput(plan)
+    speed = recorded(plan)["throughput"]
     assert speed["env_frames_per_second"].tolist() == speed["env_steps_per_second"].tolist()
     log = (plan.directory / "CartPole-v1" / "seeds-3.log").read_text()
     assert log == "a2c CartPole-v1 0.25\n"

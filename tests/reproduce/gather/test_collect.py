@@ -15,7 +15,7 @@ from reproduce.plan.grid import Plan
 from reproduce.plan.make import make_plan
 from reproduce.plan.tables import read_table
 from reproduce.report.tables import COLUMNS
-from tests.reproduce.conftest import RecordRun
+from tests.reproduce.conftest import RecordRun, recorded
 
 pytestmark = pytest.mark.usefixtures("published")
 
@@ -83,7 +83,7 @@ def test_a_late_evaluation_counts_at_the_step_it_was_due(
     record_run(plan, TASK, 2, {301: 3.0, 607: 6.0, 900: 9.0, 993: 10.0})
     record_run(plan, TASK, 3, {302: 3.0, 601: 6.0, 903: 9.0}, status="running")
     assert collect.score(folder, "deterministic", 1000) == 10.0
-    steps = collect.collect_curves(plan).groupby("seed").env_steps.apply(list).to_dict()
+    steps = recorded(plan)["curves"].groupby("seed").env_steps.apply(list).to_dict()
     assert steps == {1: [300, 600, 900, 1000], 2: [300, 600, 900, 1000], 3: [300, 600, 900]}
 
 
@@ -197,10 +197,10 @@ def test_only_runs_that_ended_give_scores(tmp_path: Path, record_run: RecordRun)
         record_run(plan, TASK, seed, {950: 10.0 * seed, 1000: 20.0 * seed}, status=status)
     standard = {"task": TASK, "env_steps": 1000, "rule": "deterministic"}
     finished, diverged = ({**standard, "seed": s, "score": v} for s, v in ((1, 15.0), (4, -7.0)))
-    assert collect.collect_scores(plan).to_dict("records") == [finished]
-    scores = collect.collect_scores(plan, {TASK: -7.0})
+    assert recorded(plan)["scores"].to_dict("records") == [finished]
+    scores = recorded(plan, {}, {TASK: -7.0})["scores"]
     assert scores.to_dict("records") == [finished, diverged]
-    curves = collect.collect_curves(plan)
+    curves = recorded(plan)["curves"]
     assert curves.groupby("seed").size().to_dict() == {1: 2, 2: 2, 3: 2, 4: 2}
 
 
@@ -211,8 +211,8 @@ def test_a_finished_run_without_a_score_counts_as_failed(
     plan = pendulum(tmp_path, [1, 2])
     record_run(plan, TASK, 1, {950: 4.0, 1000: 6.0})
     record_run(plan, TASK, 2, {900: 5.0, 1100: 7.0, 2000: 9.0}, env_steps=2000)
-    assert collect.collect_scores(plan)[["seed", "score"]].to_numpy().tolist() == [[1.0, 5.0]]
-    table = collect.collect_runs(plan)
+    assert recorded(plan)["scores"][["seed", "score"]].to_numpy().tolist() == [[1.0, 5.0]]
+    table = recorded(plan)["runs"]
     assert table.status.tolist() == ["finished", "failed"]
     assert table.error.tolist() == ["", "finished without a deterministic score in (900, 1,000]"]
 
@@ -225,7 +225,7 @@ def test_a_machine_that_is_gone_runs_nothing(tmp_path: Path, record_run: RecordR
         lease.write_text('{"machine": "elsewhere", "pid": 1}')
         beat = time.time() - 60 * minutes
         os.utime(lease, (beat, beat))
-    assert collect.collect_runs(plan).status.tolist() == ["running", "interrupted"]
+    assert recorded(plan)["runs"].status.tolist() == ["running", "interrupted"]
 
 
 def test_every_planned_run_has_one_row_whatever_became_of_it(
@@ -238,7 +238,7 @@ def test_every_planned_run_has_one_row_whatever_became_of_it(
         record_run(plan, TASK, seed, status=status)
     (plan.directory / TASK / "seed-5").mkdir()
     (plan.directory / TASK / "seed-5" / "run.json").write_text("{")
-    table = collect.collect_runs(plan)
+    table = recorded(plan)["runs"]
     assert tuple(table.columns) == COLUMNS["runs"]
     assert table[["seed", "status", "error", "log_tail"]].to_numpy().tolist() == [
         [1, "finished", "", ""],

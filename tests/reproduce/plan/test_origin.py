@@ -13,13 +13,12 @@ import pytest
 from reproduce import ROOT, pipeline
 from reproduce import __main__ as command_line
 from reproduce.commands.published import find_plans
-from reproduce.gather.collect import collect_scores
 from reproduce.plan.grid import Plan
 from reproduce.plan.make import make_plan, save_plan
 from reproduce.plan.status import refuse_mixture
 from suite.base import hardware
 from suite.base.errors import UsageError
-from tests.reproduce.conftest import RecordRun, Reseal
+from tests.reproduce.conftest import RecordRun, Reseal, recorded
 
 REACHER = "Reacher-v4"
 STEPS = 30_000
@@ -222,7 +221,7 @@ def test_ones_own_older_runs_are_neither_judged_nor_trained_over(
         assert part in str(caught.value)
     assert "\n" not in str(caught.value)
     tables = pipeline.gather(plan)
-    assert collect_scores(plan).empty
+    assert recorded(plan)["scores"].empty
     assert tables["curves"].empty
     (row,) = tables["verdicts"].to_dict("records")
     assert (row["verdict"], row["older_runs"]) == ("inconclusive", "left out")

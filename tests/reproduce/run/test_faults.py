@@ -25,7 +25,6 @@ from hypothesis import strategies as st
 from rich.console import Console
 
 from reproduce.commands import grid
-from reproduce.gather.collect import collect_runs
 from reproduce.pipeline import tally
 from reproduce.plan.grid import Plan
 from reproduce.plan.make import make_plan
@@ -38,7 +37,7 @@ from reproduce.run.lease import Leases
 from reproduce.run.progress import OVER, Board
 from suite.base.errors import UsageError
 from suite.record import manifest
-from tests.reproduce.conftest import RecordRun, StandIn
+from tests.reproduce.conftest import RecordRun, StandIn, recorded
 from tests.reproduce.run.boards import FINISH, TASK, ends, ignore, wait_for
 
 pytestmark = [
@@ -347,7 +346,7 @@ def test_a_run_without_space_fails_and_says_so(
     torn = plan.directory / TASK / "seed-2" / "evaluations.csv"
     assert torn.stat().st_size == 4096
     assert len(read_table(torn)) == torn.read_bytes().count(b"\n") - 1
-    runs = collect_runs(plan)
+    runs = recorded(plan)["runs"]
     assert runs.status.tolist() == ["finished", "failed"]
     assert tally(runs.status) == "2 planned = 1 finished + 1 failed"
 
@@ -382,7 +381,7 @@ with (folders[0] / "episodes.csv").open("wb", buffering=0) as file:
     assert found[2][1].startswith("no space: exit 1")
     assert found[3][1].startswith("no space")
     failures = {(row.run.task, row.run.seed): row.error for row in board.rows if row.error}
-    runs = collect_runs(plan, failures)
+    runs = recorded(plan, failures)["runs"]
     assert tally(runs.status) == "3 planned = 1 finished + 2 failed"
     assert read_table(folder / "evaluations.csv").mean_return.tolist() == [7.0]
     (plan.directory / TASK / "seed-2" / "episodes.csv").unlink()
@@ -417,7 +416,7 @@ def test_every_damage_to_a_finished_run_is_found(
         path.write_bytes(content)
         manifest._known_sums.cache_clear()  # two writes within a tick of the clock look alike
         (run,) = plan.runs()
-        (row,) = collect_runs(plan).to_dict("records")
+        (row,) = recorded(plan)["runs"].to_dict("records")
         path.write_bytes(whole[path])
         manifest._known_sums.cache_clear()
         assert run.status == "damaged"
