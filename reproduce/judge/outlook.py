@@ -29,7 +29,6 @@ from reproduce.judge.zero import (
     Scale,
     first_judgeable_step,
     first_update,
-    obstacle,
     scale_of,
     too_early,
 )
@@ -309,16 +308,14 @@ def _memory_gib(plan: Plan) -> float | None:
 def _outlook(plan: Plan, task: str, env_steps: int, num_seeds: int) -> Outlook:
     config = plan.config_of(task, env_steps)
     scale = scale_of(plan.agent, plan.preset.judged_by, config, env_steps)
-    reference, zero = scale.reference, scale.zero.score
+    reference, why = scale.reference, scale.nothing_learned or scale.obstacle
     if reference is None:
         why = why_no_reference(plan, task, env_steps)
-    else:
-        why = scale.nothing_learned or obstacle(reference, zero)
     if not why and num_seeds < MIN_SEEDS:
         why = f"{num_seeds} of at least {MIN_SEEDS} seeds"
     chance = math.nan
     if reference is not None and not why:
-        chance = chance_if_equal(reference, zero, num_seeds)
+        chance = chance_if_equal(reference, scale.zero.score, num_seeds)
     return Outlook(
         task=task,
         env_steps=env_steps,

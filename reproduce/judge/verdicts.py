@@ -31,7 +31,7 @@ from reproduce.judge.inference import (
     spread,
     welch,
 )
-from reproduce.judge.zero import Scale, obstacle
+from reproduce.judge.zero import Scale
 from reproduce.plan.declared import MIN_SEEDS
 from reproduce.words import counted
 
@@ -129,13 +129,8 @@ class SuiteVerdict:
     note: str = ""
 
 
-def judge(
-    scores: Float[np.ndarray, " seeds"],
-    reference: ReferenceScore | None,
-    zero_score: float | None,
-    nothing_learned: str = "",
-) -> Verdict:
-    """Return the verdict on one task.
+def judge(scores: Float[np.ndarray, " seeds"], scale: Scale) -> Verdict:
+    """Return the verdict on one task by a score for each seed, in reward units.
 
     The first case that holds decides:
 
@@ -151,24 +146,16 @@ def judge(
     7. The interval's upper end lies below minus the margin: `below`.
     8. Otherwise: `inconclusive`.
 
-    Args:
-        scores: one score per seed, reward units.
-        reference: the reference's score at the same step, by the same rule.
-        zero_score: zero of the scale; None or NaN if unknown.
-        nothing_learned: why nothing was learned by this step, as `zero.nothing_learned` says; empty
-            if something was.
-
     Raises:
         ValueError: if a score is not finite.
     """
     if not np.isfinite(scores).all():
         raise ValueError(f"scores must be finite, not {scores[~np.isfinite(scores)][0]}")
-    untested = _untested(scores, reference, zero_score)
-    if reference is None:
-        return replace(untested, verdict="no reference", note=obstacle(reference, zero_score))
-    if nothing_learned:
-        return replace(untested, verdict="nothing learned", note=nothing_learned)
-    why = obstacle(reference, zero_score)
+    untested, why = _untested(scores, scale), scale.obstacle
+    if scale.reference is None:
+        return replace(untested, verdict="no reference", note=why)
+    if scale.nothing_learned:
+        return replace(untested, verdict="nothing learned", note=scale.nothing_learned)
     if why and scores.size > 0:
         return replace(untested, verdict="shown only", note=why)
     is_apart = scores.size >= MIN_SEEDS and lies_apart(scores, untested.margin)
@@ -181,7 +168,7 @@ def judge(
             seeds_to_settle=None if why else least,
         )
     tested = _tested(untested)
-    remark = _who_lies_apart(scores, reference, untested.margin)
+    remark = _who_lies_apart(scores, scale.reference, untested.margin)
     return replace(tested, note="; ".join(filter(None, (tested.note, remark))))
 
 
@@ -200,13 +187,11 @@ def _who_lies_apart(
     return f"{' and '.join(apart)} {verb} apart: the verdict may err in more than {LEVEL:.0%}"
 
 
-def _untested(
-    scores: Float[np.ndarray, " seeds"], reference: ReferenceScore | None, zero_score: float | None
-) -> Verdict:
+def _untested(scores: Float[np.ndarray, " seeds"], scale: Scale) -> Verdict:
     """Return `inconclusive` without a test; unknown numbers are NaN."""
     nan, score_mean = math.nan, float(scores.mean()) if scores.size > 0 else math.nan
+    reference, zero = scale.reference, scale.zero.score
     reference_mean = nan if reference is None else reference.mean
-    zero = nan if zero_score is None else float(zero_score)
     gap = reference_mean - zero if reference_mean > zero else nan
     return Verdict(
         verdict="inconclusive",
@@ -270,23 +255,20 @@ def judge_declared(
     The declared seeds decide once each of them has a score: a run that failed, or has not finished,
     leaves the task `inconclusive`. A verdict by more seeds, each with a score, is exploratory.
     """
-    measured = (scale.reference, scale.zero.score)
 
     def scores_of(those: Iterable[int]) -> np.ndarray:
         return np.array([scores[seed] for seed in those if seed in scores], np.float64)
 
-    def judged_by(those: Iterable[int]) -> Verdict:
-        return judge(scores_of(those), *measured, scale.nothing_learned)
-
     every = list(dict.fromkeys([*declared_seeds, *seeds]))
-    declared = judged_by(declared_seeds) if scores.keys() >= set(declared_seeds) else None
+    is_whole = scores.keys() >= set(declared_seeds)
+    declared = judge(scores_of(declared_seeds), scale) if is_whole else None
     is_exploratory = len(every) > len(declared_seeds) and scores.keys() >= set(every)
-    shown = declared if declared is not None and not is_exploratory else judged_by(every)
+    shown = judge(scores_of(every), scale) if is_exploratory or not declared else declared
     if declared is None and shown.verdict not in UNJUDGED:
         have = scores_of(declared_seeds).size
         note = f"{have} of its {counted(len(declared_seeds), 'declared seed')} have a score"
-        shown = replace(_untested(scores_of(every), *measured), note=note)
-    left_out = scale.nothing_learned or obstacle(*measured)
+        shown = replace(_untested(scores_of(every), scale), note=note)
+    left_out = scale.nothing_learned or scale.obstacle
     if not left_out and not counts_in_suite(shown.theirs, shown.zero_score):
         left_out = "its reference is within two standard deviations of the zero"
     return Judged(tuple(declared_seeds), declared, shown, is_exploratory, left_out)

@@ -28,6 +28,35 @@ nothing. Not standard errors: with many runs a mean is soon above a random polic
 the single runs, which ours are like, cannot be told from one."""
 
 
+@dataclass(frozen=True, kw_only=True)
+class Scale:
+    """What the scores of a task are measured on at one step, before any of ours is seen."""
+
+    reference: ReferenceScore | None
+    """The source's score there; None: it has none."""
+    zero: Zero
+    nothing_learned: str = ""
+    """Why nothing was learned yet; empty if something was, or nothing compares."""
+    share: float = math.nan
+    """Share of the source's final gap that it has reached, see `share`; NaN: unknown."""
+
+    @property
+    def obstacle(self) -> str:
+        """Return why the reference cannot judge any scores of ours; empty if it can."""
+        reference, zero = self.reference, self.zero.score
+        if reference is None:
+            return "no comparable reference at this step and rule"
+        if reference.num_runs == 1:
+            return "the reference has a single run"
+        if reference.num_runs < MIN_REFERENCE_RUNS:
+            return f"the reference has two runs; at least {MIN_REFERENCE_RUNS} are needed"
+        if not math.isfinite(reference.std):
+            return "the reference states no spread"
+        if math.isnan(zero):
+            return "no margin: the zero of the scale is unknown"
+        return "" if reference.mean > zero else "no margin: the reference is not above the zero"
+
+
 @kept
 def zero_of(
     agent: str, source: str | None, task: str, protocol: str, rule: str, first_update_step: int
@@ -62,21 +91,6 @@ def first_update(config: Any) -> int:
     counted = warm_up if getattr(config, "count_warm_up", True) else 0
     strides = math.ceil((1 - 1e-6) / (config.update_ratio * config.num_envs))  # as `updates_due`
     return counted + strides * config.num_envs
-
-
-def obstacle(reference: ReferenceScore | None, zero_score: float | None) -> str:
-    """Return why a reference cannot judge any scores of ours; empty if it can."""
-    if reference is None:
-        return "no comparable reference at this step and rule"
-    if reference.num_runs == 1:
-        return "the reference has a single run"
-    if reference.num_runs < MIN_REFERENCE_RUNS:
-        return f"the reference has two runs; at least {MIN_REFERENCE_RUNS} are needed"
-    if not math.isfinite(reference.std):
-        return "the reference states no spread"
-    if zero_score is None or math.isnan(zero_score):
-        return "no margin: the zero of the scale is unknown"
-    return "" if reference.mean > zero_score else "no margin: the reference is not above the zero"
 
 
 def nothing_learned(reference: ReferenceScore, zero: Zero, config: Any) -> str:
@@ -147,7 +161,8 @@ def first_judgeable_step(agent: str, source: str, config: Any) -> int | None:
         found = None
         if step > first:
             found = reference_score(agent, source, task.name, step, rule, task.protocol)
-        if found and not (obstacle(found, zero.score) or nothing_learned(found, zero, config)):
+        scale = Scale(reference=found, zero=zero)
+        if found and not (scale.obstacle or nothing_learned(found, zero, config)):
             return step
     return None
 
@@ -158,19 +173,6 @@ def too_early(agent: str, source: str, config: Any) -> str:
     first = f"{first_update(config):,}"
     way = f"{source} judges from {step:,} on" if step else f"{source} judges no step of this task"
     return f"the first update is at {first} environment steps: {way}"
-
-
-@dataclass(frozen=True, kw_only=True)
-class Scale:
-    """What the scores of a task are measured on at one step, before any of ours is seen."""
-
-    reference: ReferenceScore | None
-    """The source's score there; None: it has none."""
-    zero: Zero
-    nothing_learned: str = ""
-    """Why nothing was learned yet; empty if something was, or nothing compares."""
-    share: float = math.nan
-    """Share of the source's final gap that it has reached, see `share`; NaN: unknown."""
 
 
 def scale_of(agent: str, source: str | None, config: Any, env_steps: int) -> Scale:

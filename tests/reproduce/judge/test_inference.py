@@ -28,6 +28,7 @@ from reproduce.judge.simulation import (
     simulate_suite,
 )
 from reproduce.judge.verdicts import judge
+from reproduce.judge.zero import Scale, Zero
 
 scores_in_eighths = st.lists(
     st.integers(-800, 800).map(lambda score: score / 8.0), min_size=2, max_size=8, unique=True
@@ -150,7 +151,10 @@ def test_simulated_verdicts_are_those_of_judge(num_seeds, num_runs, monkeypatch)
     theirs = draw_theirs(rng, (num_repetitions, num_runs))
     many = judge_many(ours, theirs).verdicts
     for i in range(num_repetitions):
-        assert judge(ours[i], published(theirs[i]), 0.0).verdict == many[i]
+        assert (
+            judge(ours[i], Scale(reference=published(theirs[i]), zero=Zero(random=0.0))).verdict
+            == many[i]
+        )
 
 
 AT_MARGIN, FAILING = normal(0.15, MARGIN_FRACTION), (failing(0.03, 0.2), failing(0.03, 0.2))

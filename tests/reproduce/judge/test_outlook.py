@@ -67,10 +67,10 @@ def test_the_chance_is_that_of_the_verdict_itself(
     """`judge`, run by run on draws of a distribution known by the reference's runs."""
     monkeypatch.setattr(verdicts, "_seeds_to_settle", lambda *_: None)  # takes longer than judging
     score, zero, rng = reference(90.0, std, num_runs), -10.0, np.random.default_rng(0)
-    hits, repetitions = 0, 150
+    hits, repetitions, scale = 0, 150, Scale(reference=score, zero=Zero(random=zero))
     for _ in range(repetitions):
         ours = rng.normal(rng.normal(90.0, std / math.sqrt(num_runs)), std, num_seeds)
-        hits += judge(ours, score, zero).verdict in ("reproduced", "above")
+        hits += judge(ours, scale).verdict in ("reproduced", "above")
     share = hits / repetitions
     error = math.sqrt(share * (1.0 - share) / repetitions)
     assert chance_if_equal(score, zero, num_seeds) == pytest.approx(share, abs=4.0 * error)

@@ -81,7 +81,7 @@ def is_untested(verdict: Verdict) -> bool:
 
 def test_numbers_of_a_verdict_are_those_of_a_hand_calculation() -> None:
     """Means 90 and 100, variances 27 / 3 and 16 / 4, so the standard error is the root of 13."""
-    verdict = judge(spread_scores(90.0, 27.0**0.5, 3), reference(100.0, 4.0, 4), 20.0)
+    verdict = judge(spread_scores(90.0, 27.0**0.5, 3), scale(reference(100.0, 4.0, 4), 20.0))
     degrees_of_freedom = 13.0**2 / (9.0**2 / 2 + 4.0**2 / 3)
     half_width = 13.0**0.5 * stats.t.ppf(0.95, degrees_of_freedom)
     assert (verdict.verdict, verdict.reference_source) == ("inconclusive", "someone")
@@ -110,7 +110,7 @@ def test_numbers_of_a_verdict_are_those_of_a_hand_calculation() -> None:
 )  # fmt: skip
 def test_the_ends_of_the_interval_decide(mean: float, expected: str) -> None:
     """With a margin of 10 and an interval of plus or minus 0.8 the edges lie near 90 and 110."""
-    verdict = judge(spread_scores(mean, 1.0, 10), reference(100.0, 1.0, 10), 0.0)
+    verdict = judge(spread_scores(mean, 1.0, 10), scale(reference(100.0, 1.0, 10)))
     assert verdict.ci_high - verdict.ci_low == pytest.approx(1.55, abs=0.01)
     assert verdict.verdict == expected
 
@@ -126,7 +126,7 @@ def test_the_ends_of_the_interval_decide(mean: float, expected: str) -> None:
 def test_below_means_a_p_value_under_five_percent(mean, std, reference_std, num_seeds, num_runs):
     """The printed p-value and the verdict never contradict each other."""
     scores = spread_scores(mean, std, num_seeds)
-    verdict = judge(scores, reference(100.0, reference_std, num_runs), 0.0)
+    verdict = judge(scores, scale(reference(100.0, reference_std, num_runs)))
     assert (verdict.verdict == "below") == (verdict.p_below < 0.05)
 
 
@@ -141,7 +141,7 @@ def test_without_any_spread_the_margin_alone_decides(zero, gap, n, m) -> None:
     margin = MARGIN_FRACTION * (published.mean - zero)
 
     def verdict(shortfall: float) -> Verdict:
-        return judge(np.full(n, published.mean - shortfall), published, zero)
+        return judge(np.full(n, published.mean - shortfall), scale(published, zero))
 
     reached = [verdict(margin * part) for part in (1.0, 1.0 + 1e-6, -1.0, -1.0 - 1e-6)]
     assert [each.verdict for each in reached] == ["reproduced", "below", "reproduced", "above"]
@@ -156,20 +156,19 @@ def test_without_any_spread_the_margin_alone_decides(zero, gap, n, m) -> None:
         (reference(100.0, NAN, 1), 20.0, "shown only", 0.875, "single run"),
         (reference(100.0, 1.0, 2), 20.0, "shown only", 0.875, "two runs; at least 3"),
         (reference(100.0, NAN, 5), 20.0, "shown only", 0.875, "no spread"),
-        (RUNS, None, "shown only", NAN, "zero of the scale is unknown"),
         (RUNS, NAN, "shown only", NAN, "zero of the scale is unknown"),
         (RUNS, 100.0, "shown only", NAN, "not above the zero"),
     ],
 )
 def test_what_cannot_be_tested_says_why(published, zero_score, verdict, ratio, note) -> None:
     """One run, two, no spread or no margin: the ratio is printed where it has a meaning."""
-    found = judge(np.array([80.0, 90.0, 100.0]), published, zero_score)
+    found = judge(np.array([80.0, 90.0, 100.0]), scale(published, zero_score))
     assert (found.verdict, found.seeds_to_settle) == (verdict, None)
     assert found.ratio == pytest.approx(ratio, nan_ok=True)
     assert (found.score_mean, found.score_std) == (90.0, 10.0)
     assert note in found.note
     assert is_untested(found)
-    without = judge(np.array([]), published, zero_score)
+    without = judge(np.array([]), scale(published, zero_score))
     assert without.verdict == ("no reference" if published is None else "inconclusive")
     assert without.seeds_to_settle is None
 
@@ -177,7 +176,7 @@ def test_what_cannot_be_tested_says_why(published, zero_score, verdict, ratio, n
 @pytest.mark.parametrize("num_seeds", [0, 1, 2])
 def test_fewer_than_three_seeds_are_inconclusive(num_seeds: int) -> None:
     """However far off they are; three is the number that would be judged."""
-    verdict = judge(np.full(num_seeds, 1.0), RUNS, 0.0)
+    verdict = judge(np.full(num_seeds, 1.0), scale())
     assert (verdict.verdict, verdict.num_seeds) == ("inconclusive", num_seeds)
     assert verdict.seeds_to_settle == 3
     assert is_untested(verdict)
@@ -190,7 +189,7 @@ def test_fewer_than_three_seeds_are_inconclusive(num_seeds: int) -> None:
 def test_seeds_to_settle_is_the_first_number_with_another_verdict(mean, needed, settled) -> None:
     """Judged again with that many seeds the task is decided, and with one fewer it is not."""
     published = reference(100.0, 8.0, 10)
-    by_seeds = [judge(spread_scores(mean, 15.0, n), published, 0.0) for n in range(5, needed + 1)]
+    by_seeds = [judge(spread_scores(mean, 15.0, n), scale(published)) for n in range(5, needed + 1)]
     assert by_seeds[0].seeds_to_settle == by_seeds[-1].seeds_to_settle == needed
     undecided = ["inconclusive"] * (needed - 5)
     assert [each.verdict for each in by_seeds] == [*undecided, settled]
@@ -198,7 +197,7 @@ def test_seeds_to_settle_is_the_first_number_with_another_verdict(mean, needed, 
 
 def test_few_runs_of_the_reference_cannot_be_made_up_for() -> None:
     """A spread of 30 over three runs leaves plus or minus 50, were our mean known exactly."""
-    verdict = judge(spread_scores(100.0, 30.0, 5), reference(100.0, 30.0, 3), 0.0)
+    verdict = judge(spread_scores(100.0, 30.0, 5), scale(reference(100.0, 30.0, 3)))
     assert (verdict.verdict, verdict.seeds_to_settle) == ("inconclusive", None)
     assert verdict.note.endswith("the reference has 3 runs")
 
@@ -206,11 +205,11 @@ def test_few_runs_of_the_reference_cannot_be_made_up_for() -> None:
 def test_a_run_that_lies_apart_asks_for_five_seeds() -> None:
     """One collapsed seed of three is no spread to judge by, nor is one of four."""
     for scores in ([100.0, 101.0, 40.0], [100.0, 101.0, 99.0, 40.0]):
-        verdict = judge(np.array(scores), RUNS, 0.0)
+        verdict = judge(np.array(scores), scale())
         assert (verdict.verdict, verdict.seeds_to_settle) == ("inconclusive", 5)
         assert is_untested(verdict)
-    assert not is_untested(judge(np.array([100.0, 101.0, 99.0, 98.0, 40.0]), RUNS, 0.0))
-    assert judge(np.array([100.0, 100.1, 95.0]), RUNS, 0.0).verdict == "reproduced"
+    assert not is_untested(judge(np.array([100.0, 101.0, 99.0, 98.0, 40.0]), scale()))
+    assert judge(np.array([100.0, 100.1, 95.0]), scale()).verdict == "reproduced"
 
 
 ALIKE, APART = [99.0, 100.0, 101.0, 100.5, 99.5], [100.0, 100.1, 99.9, 100.0, 60.0]
@@ -230,7 +229,7 @@ def test_a_verdict_on_runs_that_lie_apart_says_that_it_may_err_more_often(
     scores, published, who
 ) -> None:
     """On either side; the 5 % hold for normal runs."""
-    note = judge(np.array(scores), published, 0.0).note
+    note = judge(np.array(scores), scale(published)).note
     said = f"{who} apart: the verdict may err in more than 5%"
     assert note.endswith(said) if who else "err" not in note
 
@@ -334,7 +333,7 @@ def test_where_nothing_was_learned_no_score_of_ours_changes_the_verdict(scores) 
     """Shown with the reason; neither tested nor adjusted for, and no suite counts it."""
     why = "the reference is not clear of a random policy: 100 ± 5 beside 95"
     judged = judged_at([*scores, *[None] * (5 - len(scores))], 5, scale(why=why))
-    for verdict in (judge(np.array(scores), RUNS, 0.0, why), judged.shown):
+    for verdict in (judge(np.array(scores), scale(why=why)), judged.shown):
         assert (verdict.verdict, verdict.note) == ("nothing learned", why)
         assert is_untested(verdict)
     suite = judge_suite({"A": FINE, "B": FINE, "C": judged})
