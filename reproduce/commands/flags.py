@@ -1,7 +1,6 @@
 """Parsers, flags and the console, shared by several commands; a grid's own are in `Request`."""
 
 import sys
-import webbrowser
 from argparse import ArgumentTypeError, RawDescriptionHelpFormatter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -61,11 +60,6 @@ def make_table(*columns: str, **look: Any) -> Table:
     for place, name in enumerate(columns):
         table.add_column(Text(name), justify="right" if place else "left", overflow="fold")
     return table
-
-
-def open_page(page: Path) -> None:
-    """Open a page in the browser."""
-    webbrowser.open(page.absolute().as_uri())
 
 
 def say_stale(stale: Sequence[Path], target: str) -> int:

@@ -1,5 +1,6 @@
 """`AGENT SUITE`: run a grid and report it."""
 
+import webbrowser
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
@@ -94,7 +95,7 @@ def _run_sweep(request: Request, cluster: Cluster | None, chosen: Sequence[Seque
     path = root / f"sweep-{request.agent}-{request.suite}.csv"
     status = sweep.run(variants, path, console, partial(_train, console=console))
     if request.open and status != 130:
-        flags.open_page(path.with_suffix(".svg"))
+        webbrowser.open(path.with_suffix(".svg").absolute().as_uri())
     return status
 
 

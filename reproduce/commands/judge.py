@@ -14,7 +14,7 @@ import pandas as pd
 import agents
 from reproduce.commands import flags
 from reproduce.gather import references
-from reproduce.gather.collect import window_means
+from reproduce.gather.collect import on_schedule, window_means
 from reproduce.gather.others import COLUMNS, Curves, read_curves
 from reproduce.judge.zero import Scale, first_update, scale_of, too_early
 from reproduce.pipeline import curves_beside, exit_status, judge_scores, write_tables
@@ -154,7 +154,8 @@ def score_runs(
     scores, rows = {}, rows.sort_values("env_steps", kind="stable")
     for seed in ends.index.tolist():
         run = rows[rows["seed"] == seed]
-        run = _on_schedule(run, steps) if rule != "training" else run
+        if rule != "training" and len(run) > 2:  # a single one before the last tells no interval
+            run = on_schedule(run, steps, np.gcd.reduce(run["env_steps"].to_numpy()[:-1]))
         at = run["env_steps"]
         inside = run[at == steps if are_scores else references.in_window(at, steps)]
         if inside.empty:
@@ -165,17 +166,6 @@ def score_runs(
             raise UsageError(f"seed {seed} has no row {lacks}")
         scores[seed] = float(inside["mean_return"].to_numpy(np.float64).mean())
     return steps, scores
-
-
-def _on_schedule(run: pd.DataFrame, env_steps: int) -> pd.DataFrame:
-    """Return a run's evaluations, in order, without a last one that counts only where alone.
-
-    That is one at no multiple of the interval, the greatest common divisor of the steps before; a
-    single one before tells no interval.
-    """
-    before, last = run["env_steps"].to_numpy()[:-1], run["env_steps"].iloc[-1]
-    alone = before.size < 2 or 10 * before[-1] <= 9 * env_steps
-    return run if alone or last % (np.gcd.reduce(before) or 1) == 0 else run[:-1]
 
 
 def _name_of(text: str) -> tuple[str, str]:

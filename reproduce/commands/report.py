@@ -1,5 +1,6 @@
 """`report`: gather, judge and draw what a grid has run."""
 
+import webbrowser
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from types import MappingProxyType
@@ -72,5 +73,5 @@ def report(
     page = plan.directory / "index.html"
     say(console, f"Tables, figures and page: {page}")
     if plan.open:
-        flags.open_page(page)
+        webbrowser.open(page.absolute().as_uri())
     return pipeline.exit_status(verdicts, suite, runs.status)

@@ -53,11 +53,17 @@ def score(directory: Path, rule: str, env_steps: int) -> float:
 def measured(directory: Path, rule: str, env_steps: int) -> pd.DataFrame:
     """Return the rows of which those in (0.9 t, t] give the `score`: `env_steps`, `mean_return`."""
     table = scored(directory, rule)
-    if rule != "training" and len(table) > 1:
-        before, last = table["env_steps"].iloc[-2:]
-        if in_window(before, env_steps) and last % (_interval(directory) or 1):
-            table = table[:-1]
-    return table
+    return table if rule == "training" else on_schedule(table, env_steps, _interval(directory))
+
+
+def on_schedule(evaluations: pd.DataFrame, env_steps: int, interval: int | None) -> pd.DataFrame:
+    """Return a run's evaluations, in order, without a last one that counts only where alone.
+
+    That is one at no multiple of the interval, where (0.9 t, t] has another.
+    """
+    *_, before, last = (0, 0, *evaluations["env_steps"])
+    is_extra = in_window(before, env_steps) and last % (interval or 1)
+    return evaluations[:-1] if is_extra else evaluations
 
 
 def evaluations(directory: Path) -> pd.DataFrame:

@@ -86,8 +86,3 @@ def read_reference_table(path: Path) -> pd.DataFrame:
             problem = f"{name} is empty, or infinite, in row {wrong.argmax() + 1}"
             raise UsageError(f"unreadable {path}: {problem}")
     return table
-
-
-def empty_reference_table(name: str) -> pd.DataFrame:
-    """Return a table without rows, as a source without the file has it."""
-    return pd.DataFrame(columns=[*COLUMNS[name]]).astype(dict(COLUMNS[name]))

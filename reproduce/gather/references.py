@@ -16,8 +16,8 @@ import pandas as pd
 from jaxtyping import Float
 
 from reproduce.gather.reference_tables import (
+    COLUMNS,
     LENT,
-    empty_reference_table,
     kept,
     read_reference_table,
 )
@@ -339,7 +339,8 @@ def _table(name: str) -> pd.DataFrame:
     paths = sorted((*REFERENCES.glob(f"*/{name}.csv"), *REFERENCES.glob(f"*/{name}.csv.xz")))
     tables = [read_reference_table(path).assign(source=path.parent.name) for path in paths]
     tables += [lent[name] for _, lent in LENT.values() if name in lent]
-    return pd.concat(tables or [empty_reference_table(name).assign(source="")], ignore_index=True)
+    none = pd.DataFrame(columns=[*COLUMNS[name], "source"]).astype(dict(COLUMNS[name]))
+    return pd.concat(tables or [none], ignore_index=True)
 
 
 def _curves() -> pd.DataFrame:

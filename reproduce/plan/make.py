@@ -4,7 +4,7 @@ import dataclasses
 import shlex
 import shutil
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -67,10 +67,9 @@ def make_plan(agent: str, suite: str, *, cluster: Cluster | None = None, **asked
 
 
 def variants_of(
-    agent: str, suite: str, source: str | None, settings: Iterable[str]
+    agent: str, suite: str, source: str | None, settings: Collection[str]
 ) -> list[tuple[str, ...]]:
     """Return the `--set` of every variant that is asked for; one where nothing varies."""
-    settings = list(settings)
     if not any(set(setting) & {",", "/"} for setting in settings):
         return [tuple(settings)]  # without torch, which presets need
     for setting in settings:

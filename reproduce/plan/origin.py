@@ -46,7 +46,9 @@ def why_left_out(today: Code, root: Path, record: Mapping[str, Any]) -> str:
         return ""
     is_inside = root.absolute().is_relative_to(ROOT)
     shown = root.absolute().relative_to(ROOT) if is_inside else root
-    made = f"from {shown}, made by commit {commit_of(record)[:7] or 'unknown'}"
+    commit = record.get("commit")  # git, and a reader, get nothing else
+    is_commit = isinstance(commit, str) and COMMIT.fullmatch(commit)
+    made = f"from {shown}, made by commit {commit[:7] if is_commit else 'unknown'}"
     made += " with changes" if record.get("dirty") else ""
     if today.uncommitted:
         return f"{made}; {_names(today.uncommitted)} uncommitted changes"
@@ -62,12 +64,6 @@ def number_of(record: Mapping[str, Any]) -> int | None:
     """Return the behaviour's number in a record; None of a run of changed code, or of no number."""
     number = record.get("behaviour")
     return number if type(number) is int else None
-
-
-def commit_of(record: Mapping[str, Any]) -> str:
-    """Return the commit that a record names; empty if it names none. git gets nothing else."""
-    commit = record.get("commit")
-    return commit if isinstance(commit, str) and COMMIT.fullmatch(commit) else ""
 
 
 def by_task(runs: "Iterable[Run]") -> dict[str, tuple[Older, str]]:

@@ -93,7 +93,7 @@ def aggregates(sides: Sides) -> pd.DataFrame:
 def improvement(table: pd.DataFrame) -> pd.DataFrame:
     """Return rows of `improvement.csv` with their intervals; none of fewer than `LEAST` tasks."""
     names = {"task": "label", "probability": "value", "ci_low": "lower", "ci_high": "upper"}
-    rows = table.rename(columns=names)[list(names.values())].fillna({"label": ""})
+    rows = table.rename(columns=names).fillna({"label": ""})
     rows = rows if rows["label"].ne("").sum() >= LEAST else rows[:0]
     return rows.assign(role="ours", label=rows["label"].replace("", "all tasks"))
 

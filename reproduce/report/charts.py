@@ -19,7 +19,7 @@ from plotly.graph_objects import Figure
 from plotly.io.json import to_json_plotly
 from plotly.offline import get_plotlyjs
 
-from reproduce.report import frames
+from reproduce.report import aggregates, frames
 from reproduce.report.aggregates import LEAST
 from reproduce.words import number, visible
 
@@ -132,14 +132,10 @@ def profile_chart(scores: pd.DataFrame) -> tuple[Figure | None, str]:
 
 def improvement_charts(improvement: pd.DataFrame) -> list[Figure]:
     """Return the probability of improvement of each task, and the mean of `LEAST` or more."""
-    if improvement["task"].fillna("").ne("").sum() < LEAST:
-        return []
-    names = {"probability": "value", "ci_low": "lower", "ci_high": "upper"}
-    rows = improvement.rename(columns=names).assign(source="ours", kind="mean", axis=IMPROVED)
+    rows = aggregates.improvement(improvement)
     seeds = "of " + rows["num_seeds"].map(number) + " runs against " + rows["num_runs"].map(number)
-    rows = rows.assign(role="ours", seed=seeds, score=rows["value"])
-    rows["task"] = rows["task"].fillna("").replace("", "all tasks")
-    return scores_charts(frames.checked(rows, frames.SCORES))
+    rows = rows.assign(source="ours", kind="mean", axis=IMPROVED, seed=seeds, task=rows["label"])
+    return scores_charts(frames.checked(rows.assign(score=rows["value"]), frames.SCORES))
 
 
 def throughput_charts(throughput: pd.DataFrame) -> list[Figure]:

@@ -37,8 +37,6 @@ from reproduce.words import MISSING, counted, number, reached, visible
 from suite.base.files import write_atomically
 from suite.envs.tasks import folder_of
 
-FAILURES_SHOWN_OPEN = 3
-"""Log tails shown unfolded; the others are one click away."""
 SECTIONS = {
     **{"verdicts": "Verdicts", "curves": "Curves", "scores": "Scores", "suite": "Over the tasks"},
     **{"improvement": "Improvement", "times": "Time to a score", "throughput": "Throughput"},
@@ -90,7 +88,8 @@ def render(directory: Path, assets: str = "", home: str = "") -> str:
     absent |= {name for name, part in parts.items() if not part}
     figures = [f"{name}.{kind}" for name in FIGURES for kind in ("svg", "png", "pdf")]
     files = [*(f"{name}.csv" for name in COLUMNS), "report.json", *figures]
-    allowed = "'self'" if assets else " ".join(map(_checksum, scripts.values()))
+    sums = (base64.b64encode(hashlib.sha256(text.encode()).digest()) for text in scripts.values())
+    allowed = "'self'" if assets else " ".join(f"'sha256-{each.decode()}'" for each in sums)
     template = environment().get_template("index.html.j2")
     return template.render(
         report=report,
@@ -99,7 +98,8 @@ def render(directory: Path, assets: str = "", home: str = "") -> str:
         left_out=left_out,
         style=Markup((TEMPLATES / "page.css").read_text(encoding="utf-8")),
         home=home,
-        scripts=[_script_element(name, text, assets) for name, text in scripts.items()],
+        scripts={assets + name: Markup(text) for name, text in scripts.items()},
+        linked=bool(assets),
         allowed=Markup(allowed),
         headline=headline(report, verdicts, suite),
         sections={name: words for name, words in SECTIONS.items() if name not in absent},
@@ -109,7 +109,6 @@ def render(directory: Path, assets: str = "", home: str = "") -> str:
         profile_note=profile_note,
         without_improvement=[row["task"] for row in verdicts if row["task"] not in compared],
         failures=failures,
-        failures_shown_open=FAILURES_SHOWN_OPEN,
         unfinished=[run for run in runs if run["status"] in UNFINISHED],
         runs=[run | {"folder": _run_folder(directory, run)} for run in runs],
         summary=[row for row in rows["summary"] if (row["num_tasks"] or 0) >= LEAST],
@@ -182,17 +181,6 @@ def _published(
     others = curves.loc[curves.index.difference(drawn.index)].itertuples()
     names = [f"{frames.name_of(row.source, credits)} ({row.rule})" for row in others]
     return sources, list(dict.fromkeys(names))
-
-
-def _checksum(script: str) -> str:
-    """Return what a content security policy calls a script that may run."""
-    return f"'sha256-{base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()}'"
-
-
-def _script_element(name: str, text: str, assets: str) -> Markup:
-    if assets:
-        return Markup('<script src="{}{}"></script>').format(assets, name)
-    return Markup(f"<script>{text}</script>")
 
 
 def _plain(value: Any) -> str:

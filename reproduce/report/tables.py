@@ -15,10 +15,7 @@ from reproduce.judge.aggregates import COLUMNS as IMPROVEMENT_COLUMNS
 from reproduce.judge.aggregates import TIMES_COLUMNS
 from reproduce.judge.verdicts import TABLE_COLUMNS
 from suite.base.errors import UsageError
-from suite.base.files import read_json, read_whole
-
-LARGEST_INPUT = 2**28
-"""Bytes of one table that the page reads: 256 MiB."""
+from suite.base.files import LARGEST_TABLE, read_json, read_whole
 
 SCALE = ("zero_score", "reference_score", "normalised_score")
 
@@ -59,13 +56,13 @@ def read_table(directory: Path, name: str) -> pd.DataFrame:
         cell counts as missing, so a task may be called `NA`.
 
     Raises:
-        UsageError: If the file is larger than `LARGEST_INPUT`, or none.
+        UsageError: If the file is larger than `LARGEST_TABLE`, or none.
     """
     columns, path = list(COLUMNS[name]), directory / f"{name}.csv"
     if not path.exists():
         return pd.DataFrame(columns=pd.Index(columns))
     try:
-        content = io.BytesIO(read_whole(path, LARGEST_INPUT))
+        content = io.BytesIO(read_whole(path, LARGEST_TABLE))
     except (OSError, ValueError) as error:
         raise UsageError(f"unreadable {path}: {error}") from None
     text: Any = dict.fromkeys(TEXT_COLUMNS.intersection(columns), str)
