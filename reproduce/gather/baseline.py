@@ -15,8 +15,7 @@ import pandas as pd
 
 from agents import AGENTS
 from reproduce.gather import collect
-from reproduce.gather.reference_tables import COLUMNS, lend
-from reproduce.gather.references import Source
+from reproduce.gather.references import COLUMNS, Source, lend
 from reproduce.plan import grid as planning
 from reproduce.plan.declared import PLAN, declared_in
 from reproduce.plan.grid import Plan, Run

@@ -10,11 +10,11 @@ import math
 from dataclasses import dataclass
 from typing import Any
 
-from reproduce.gather.reference_tables import kept
 from reproduce.gather.references import (
     ReferenceScore,
     coverage,
     first_evaluations,
+    kept,
     measured_steps,
     reference_score,
 )

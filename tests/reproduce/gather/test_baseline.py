@@ -9,8 +9,7 @@ import pytest
 
 from reproduce.gather import collect
 from reproduce.gather.baseline import with_baseline
-from reproduce.gather.reference_tables import LENT, forget
-from reproduce.gather.references import reference_score
+from reproduce.gather.references import LENT, forget, reference_score
 from reproduce.plan import make
 from reproduce.plan.grid import Plan
 from reproduce.plan.make import make_plan, save_plan

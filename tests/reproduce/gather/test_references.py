@@ -14,8 +14,8 @@ from reproduce.commands.judge import judge_curves
 from reproduce.commands.list import describe_source
 from reproduce.gather import references
 from reproduce.gather.others import read_curves
-from reproduce.gather.reference_tables import COLUMNS
 from reproduce.gather.references import (
+    COLUMNS,
     credits_of,
     name_of,
     reference_curves,
