@@ -25,8 +25,7 @@ from reproduce.judge.verdicts import STATUSES, SuiteVerdict, judge_suite, judge_
 from reproduce.judge.zero import Scale, scale_of
 from reproduce.plan.grid import Plan, Run
 from reproduce.plan.make import command
-from reproduce.plan.origin import by_task
-from reproduce.plan.status import runs_of
+from reproduce.plan.status import by_task, runs_of
 from reproduce.report import aggregates, figures, frames
 from reproduce.report.page import write_page
 from reproduce.report.tables import COLUMNS, records

@@ -15,7 +15,7 @@ from reproduce.commands import flags
 from reproduce.pipeline import gather, write_report
 from reproduce.plan.grid import PUBLISHED, Plan
 from reproduce.plan.make import load_grid
-from reproduce.plan.origin import number_of
+from reproduce.plan.status import number_of
 from suite.base.errors import UsageError
 from suite.base.files import compress
 from suite.envs.tasks import find_task

@@ -13,8 +13,8 @@ from typing import Any
 import agents
 from reproduce.commands import flags
 from reproduce.plan.grid import PUBLISHED
-from reproduce.plan.origin import number_of
 from reproduce.plan.presets import check_agent
+from reproduce.plan.status import number_of
 from reproduce.run.log import last_lines
 from reproduce.run.processes import AgentProcess
 from suite.base import hardware

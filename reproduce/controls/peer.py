@@ -22,9 +22,9 @@ from reproduce import ROOT
 from reproduce.plan.declared import keep_declared
 from reproduce.plan.grid import Maker, Plan, Run
 from reproduce.plan.make import command, make_plan
-from reproduce.plan.origin import Code
 from reproduce.plan.presets import check_agent, presets_of
 from reproduce.plan.request import RUNS
+from reproduce.plan.status import Code
 from suite.base import hardware
 from suite.base.errors import UsageError, nearest
 from suite.envs.tasks import find_task

@@ -11,12 +11,11 @@ from pathlib import Path
 from typing import Any
 
 from reproduce import ROOT
-from reproduce.plan.origin import Code
 from reproduce.plan.places import Cluster, default_workers, gpus_of
 from reproduce.plan.presets import Source
 from reproduce.plan.request import Request
 from reproduce.plan.speeds import expected_seconds
-from reproduce.plan.status import Run, companions, run_of, runs_of
+from reproduce.plan.status import Code, Run, companions, run_of, runs_of
 from suite.base.hardware import behaviour, num_cores, sources, uncommitted
 from suite.envs.tasks import Protocol
 from suite.settings.command_line import flags_of

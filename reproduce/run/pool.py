@@ -18,8 +18,13 @@ from pathlib import Path
 from typing import Any
 
 from reproduce.plan.grid import Group, Plan, Run
-from reproduce.plan.origin import changed_sources
-from reproduce.plan.status import check_extensions, name_of_settings, refuse_mixture, status
+from reproduce.plan.status import (
+    changed_sources,
+    check_extensions,
+    name_of_settings,
+    refuse_mixture,
+    status,
+)
 from reproduce.run.lease import Leases
 from reproduce.run.log import last_lines
 from reproduce.run.processes import AgentProcess, End, seeing_gpu

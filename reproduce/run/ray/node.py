@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import no_type_check
 
-from reproduce.plan.origin import changed_sources
+from reproduce.plan.status import changed_sources
 from reproduce.run.processes import AgentProcess, End
 from reproduce.run.ray.folders import checkpoint_of, read_folders, read_while_written, write_folders
 from suite.base.errors import UsageError
