@@ -133,7 +133,8 @@ def profile_chart(scores: pd.DataFrame) -> tuple[Figure | None, str]:
 def improvement_charts(improvement: pd.DataFrame) -> list[Figure]:
     """Return the probability of improvement of each task, and the mean of `LEAST` or more."""
     rows = aggregates.improvement(improvement)
-    seeds = "of " + rows["num_seeds"].map(number) + " runs against " + rows["num_runs"].map(number)
+    counts = zip(rows["num_seeds"].map(number), rows["num_runs"].map(number), strict=True)
+    seeds = [f"of {ours} runs against {theirs}" for ours, theirs in counts]
     rows = rows.assign(source="ours", kind="mean", axis=IMPROVED, seed=seeds, task=rows["label"])
     return scores_charts(frames.checked(rows.assign(score=rows["value"]), frames.SCORES))
 
