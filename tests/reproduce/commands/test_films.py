@@ -14,7 +14,7 @@ from PIL import Image, ImageSequence
 
 from agents import sac
 from reproduce import __main__ as command_line
-from reproduce.commands import evaluate, films
+from reproduce.commands import evaluate
 from suite.base.errors import UsageError
 from suite.envs import vector_env
 from suite.envs.tasks import SUITES, find_task
@@ -43,7 +43,7 @@ def test_a_recorded_evaluation_is_played_and_filmed_again(run: Path, tmp_path: P
     assert [float(row["return_0"]), float(row["return_1"])] == score.returns.tolist()
     assert score.recorded == pytest.approx(score.returns.mean())
     said = f"filmed: {film} (201 frames), the first: return {score.returns[0]:.6g}"
-    assert films.film_episode(score.first, film, "the first") == said
+    assert evaluate.film_episode(score.first, film, "the first") == said
     with Image.open(film) as pictures:
         lasts = [picture.info["duration"] for picture in ImageSequence.Iterator(pictures)]
     assert sum(lasts) == pytest.approx(1000 * 201 / 30, abs=40)
@@ -73,7 +73,7 @@ def test_an_episode_that_does_not_repeat_itself_is_not_filmed(run: Path, tmp_pat
         episode._replace(episode_return=float(np.nextafter(episode.episode_return, 0.0))),
     ):
         with pytest.raises(UsageError, match=r"^no film: the episode that "):
-            films.film_episode(other, tmp_path / "a.mp4", "")
+            evaluate.film_episode(other, tmp_path / "a.mp4", "")
     assert [path.read_bytes() for path in tmp_path.iterdir()] == [b"old"]
 
 
@@ -115,7 +115,7 @@ def test_a_machine_without_egl_says_which_package_it_lacks(
 
 def test_frames_of_odd_size_are_filmed(tmp_path: Path) -> None:
     """The encoder wants even sizes: a column is added, and no warning."""
-    films._encode(iter([RED] * 3), Fraction(125), tmp_path / "a.mp4")
+    evaluate._encode(iter([RED] * 3), Fraction(125), tmp_path / "a.mp4")
     command = [get_ffmpeg_exe(), "-i", str(tmp_path / "a.mp4")]
     said = subprocess.run(command, capture_output=True, text=True, check=False).stderr
     assert re.search(r"Video: h264.*yuv420p.*, 14x12,.* 125 fps", said)
@@ -126,6 +126,6 @@ def test_rates_are_the_simulators() -> None:
     rates = {"Hopper-v5": 125, "HumanoidRun-v1": 40, "BallInCupCatch-v1": 50, "Walker2d-v4": 125}
     rates |= {"InvertedDoublePendulum-v4": 20, "Pong-v5": 15, "StatelessCartPole-v1": 50}
     for name, rate in rates.items():
-        assert films.frames_per_second(find_task(name)) == rate, name
+        assert evaluate.frames_per_second(find_task(name)) == rate, name
     for name in (*SUITES["mujoco-9"], *SUITES["dmc"]):
-        assert films.frames_per_second(find_task(name)) != films.OTHER_HERTZ
+        assert evaluate.frames_per_second(find_task(name)) != evaluate.OTHER_HERTZ
