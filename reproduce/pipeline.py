@@ -11,7 +11,6 @@ from typing import Any
 import pandas as pd
 
 from reproduce.gather import collect, references
-from reproduce.judge import remarks
 from reproduce.judge.aggregates import (
     human_scores,
     improvements,
@@ -29,7 +28,7 @@ from reproduce.plan.status import by_task, runs_of
 from reproduce.report import aggregates, figures, frames
 from reproduce.report.page import write_page
 from reproduce.report.tables import COLUMNS, records
-from reproduce.report.words import panel_remarks, score_remarks
+from reproduce.report.words import marks, panel_remarks, remarks_on, score_remarks
 from suite.base.files import write_atomically, write_json
 from suite.base.hardware import machine, versions
 from suite.envs.tasks import Task, find_suite, find_task, random_scores
@@ -59,7 +58,7 @@ def gather(
     verdicts = _mark(plan, found, tables["verdicts"])
     suite = tables["suite"].assign(
         older_runs=max(verdicts["older_runs"], key=MARKS.index),
-        remarks=remarks.of_suite(verdicts["remarks"]),
+        remarks="; ".join(marks("; ".join(verdicts["remarks"]))),
     )
     return tables | {
         "reference_curves": curves_beside(plan.agent, judge, tasks),
@@ -117,7 +116,7 @@ def _mark(plan: Plan, runs: Sequence[Run], verdicts: pd.DataFrame) -> pd.DataFra
         records = [record for run in ended if (record := read_record(run.directory))]
         mark, sentence = older[task]
         note = "; ".join(filter(None, (note, sentence)))
-        rows.append((note, remarks.of_task(plan.settings, records), mark))
+        rows.append((note, remarks_on(plan.settings, records), mark))
     notes, said, marks = zip(*rows, strict=True)
     return verdicts.assign(note=notes, remarks=said, older_runs=marks)
 

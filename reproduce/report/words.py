@@ -1,7 +1,9 @@
 """Verdicts in words: for the page, the terminal and the figures.
 
-A row is one of `verdicts.csv`, missing cells as None. Names in tables are treated as hostile: their
-control characters are escaped in the terminal.
+A row is one of `verdicts.csv`, missing cells as None. Its remarks say how its runs were made: marks
+(`settings changed`) stand beside the verdict's word, those with details (`settings changed: gamma =
+0.98`) in sentences, too. Names in tables are hostile: their control characters are escaped in the
+terminal.
 """
 
 import math
@@ -17,11 +19,11 @@ from rich.text import Text
 
 from reproduce.gather.references import name_of
 from reproduce.judge.inference import LEVEL
-from reproduce.judge.remarks import details, marks
 from reproduce.judge.verdicts import UNJUDGED
 from reproduce.report import frames
 from reproduce.report.tables import COLUMNS, records
 from reproduce.words import MISSING, counted, number, reached
+from suite.base.hardware import recorded_processor
 from suite.settings.command_line import printable
 
 VERDICTS = (
@@ -34,6 +36,8 @@ first two both say that the result was reproduced."""
 
 OURS = ("score_mean", "score_std", "num_seeds")
 THEIRS = ("reference_mean", "reference_std", "reference_num_runs")
+ABSENT = "none"
+"""In place of a package's version, or a processor's name, that a record lacks."""
 RATIO = "With the zero of the scale at 0 and the reference at 1, ours is at"
 
 TERMINAL_STYLES = {"reproduced": "green", "above": "cyan", "below": "bold red"}
@@ -295,3 +299,59 @@ def losses(row: Mapping[str, Any]) -> str:
     """Count failed and diverged runs, in words, so that a mean never hides them."""
     counts = [(row["num_failed"], "failed"), (row["num_diverged"], "diverged")]
     return "".join(f", {number(count)} {what}" for count, what in counts if count)
+
+
+def remarks_on(settings: Mapping[str, str], records: Sequence[Mapping[str, Any]]) -> str:
+    """Return the remarks on a task's verdict, separated by semicolons; empty without any."""
+    remarks = []
+    if settings:
+        changes = ", ".join(f"{key} = {value}" for key, value in settings.items())
+        remarks.append(f"settings changed: {changes}")
+    dirty = sum(record.get("dirty") is True for record in records)
+    if dirty:
+        remarks.append(f"uncommitted code: in {dirty} of {len(records)} runs")
+    versions = [_mapping(record, "versions") for record in records]
+    different = [
+        f"{package} {differing}"
+        for package in sorted({package for each in versions for package in each})
+        if (differing := _differing(each.get(package) for each in versions))
+    ]
+    if different:
+        remarks.append(f"versions differ: {', '.join(different)}")
+    if processors := _differing(_processors(records)):
+        remarks.append(f"processors differ: {processors}")
+    return printable("; ".join(remarks))
+
+
+def marks(remarks: str) -> list[str]:
+    """Return what remarks begin with, each once, which stands beside the verdict's word."""
+    found = (remark.partition(": ")[0] for remark in remarks.split("; ") if remark)
+    return list(dict.fromkeys(found))
+
+
+def details(remarks: str) -> list[str]:
+    """Return the remarks that have details, which are said in sentences."""
+    return [remark for remark in remarks.split("; ") if ": " in remark]
+
+
+def _processors(records: Sequence[Mapping[str, Any]]) -> list[Any]:
+    """Return what each run computed on: its GPU, or its processor as far as all records tell."""
+    machines = [_mapping(record, "machine") for record in records]
+    processors = [recorded_processor(machine) for machine in machines]
+    if not all(processors):
+        processors = [machine.get("cpu") for machine in machines]
+    devices = [_mapping(record, "config").get("device", "cpu") for record in records]
+    told = zip(machines, processors, devices, strict=True)
+    return [processor if device == "cpu" else each.get("gpu") for each, processor, device in told]
+
+
+def _differing(values: Iterable[Any]) -> str:
+    """Return values in words, each once, if there are several; else nothing."""
+    words = (ABSENT if value is None else str(value).replace(";", ",") for value in values)
+    found = dict.fromkeys(words)
+    return " and ".join(sorted(found)) if len(found) > 1 else ""
+
+
+def _mapping(record: Mapping[str, Any], key: str) -> Mapping[str, Any]:
+    value = record.get(key)
+    return value if isinstance(value, Mapping) else {}

@@ -8,11 +8,10 @@ import pandas as pd
 import pytest
 from rich.console import Console
 
-from reproduce.judge.remarks import ABSENT, details, marks, of_suite, of_task
 from reproduce.pipeline import gather
 from reproduce.plan.make import make_plan
 from reproduce.report.page import render
-from reproduce.report.words import verdict_lines
+from reproduce.report.words import ABSENT, details, marks, remarks_on, verdict_lines
 from tests.reproduce.conftest import RecordRun, Reseal, make_report
 
 TASK = "Reacher-v4"
@@ -45,7 +44,7 @@ def test_a_remark_names_what_differs(
     settings: dict[str, str], records: list[dict[str, Any]], wanted: str
 ) -> None:
     """Values of settings, versions and processors are written out; what is equal is not."""
-    assert of_task(settings, records) == wanted
+    assert remarks_on(settings, records) == wanted
     assert marks(wanted) == ([wanted.partition(": ")[0]] if wanted else [])
     assert details(wanted) == ([wanted] if wanted else [])
 
@@ -57,8 +56,8 @@ def test_a_suite_has_the_marks_of_all_its_tasks() -> None:
         "",
         "uncommitted code: in 2 of 3 runs; processors differ: a and b",
     ]
-    assert of_suite(said) == "uncommitted code; processors differ"
-    assert of_suite(["", ""]) == ""
+    assert marks("; ".join(said)) == ["uncommitted code", "processors differ"]
+    assert marks("; ") == []
 
 
 def printed(plan_or_tables: Any, title: str = "") -> str:
