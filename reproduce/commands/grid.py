@@ -13,11 +13,10 @@ from rich.table import Table
 from reproduce.commands import flags
 from reproduce.plan.declared import keep_declared
 from reproduce.plan.grid import Plan
-from reproduce.plan.make import make_plan, save_plan, variants_of, way_on
+from reproduce.plan.make import folder_name, make_plan, save_plan, variants_of, way_on
 from reproduce.plan.places import Cluster, check_memory, check_writable, fresh_directory
 from reproduce.plan.presets import left_out, presets_of
 from reproduce.plan.request import Request, add_flags, read_request
-from reproduce.plan.settings import folder_name
 from reproduce.plan.status import by_task, check_extensions, name_of_settings, refuse_mixture
 from reproduce.run.view import say
 from reproduce.words import counted

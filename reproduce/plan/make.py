@@ -1,12 +1,16 @@
 """Make a plan from a request, and a request of a plan: as a command, and as `plan.json`."""
 
 import dataclasses
+import hashlib
+import itertools
+import math
+import re
 import shlex
 import shutil
 import sys
 from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, get_type_hints
 
 from reproduce.plan import grid as planning
 from reproduce.plan.declared import MIN_SEEDS, PLAN, declared_in, keep_declared, read_plan
@@ -14,12 +18,24 @@ from reproduce.plan.grid import Plan
 from reproduce.plan.places import Cluster, check_writable, choose_device, default_workers
 from reproduce.plan.presets import Source, source_of, tasks_of
 from reproduce.plan.request import FIELDS, SAVED, Request, check, words_of
-from reproduce.plan.settings import changes_of, configure, refuse_scoreless, variants
-from suite.base.errors import UsageError
+from reproduce.plan.status import NOT_SETTINGS
+from reproduce.words import counted
+from suite.base.errors import UsageError, nearest
 from suite.base.files import check_inside, write_json
+from suite.envs.tasks import find_task, shortest_episodes
 from suite.record.recorder import refuse_no_evaluations
-from suite.settings.command_line import printable
+from suite.settings.command_line import printable, read_value
 from suite.settings.recorded import by_todays_names
+
+LARGEST = 100
+"""Variants of one sweep."""
+LONGEST_NAME = 120
+"""Characters of a folder's name before it is shortened."""
+THREADS = {
+    "num_threads": "is 1 in every process",
+    "env_threads": "is 1 in every process, and its share of the cores that no run keeps busy",
+}
+"""Settings that the harness decides itself, and how."""
 
 
 def make_plan(agent: str, suite: str, *, cluster: Cluster | None = None, **asked: Any) -> Plan:
@@ -66,15 +82,95 @@ def make_plan(agent: str, suite: str, *, cluster: Cluster | None = None, **asked
     return Plan(**vars(request) | decided)
 
 
+def changes_of(settings: Sequence[str] | Mapping[str, str]) -> dict[str, str]:
+    """Return the changes that `--set` asks for, by setting; a `UsageError` for what is none."""
+    if isinstance(settings, Mapping):
+        return dict(settings)
+    changes: dict[str, str] = {}
+    for setting in settings:
+        key, equals, value = setting.partition("=")
+        if not (key and equals and value):
+            raise UsageError(f"--set: {setting!r} is not key=value, such as gamma=0.99")
+        if key.replace("-", "_") in changes:
+            raise UsageError("--set: a setting is named twice")
+        changes[key.replace("-", "_")] = value
+    return changes
+
+
+def configure(config: Any, task: str, changes: Mapping[str, str]) -> Any:
+    """Return a preset's configuration on a task, with the changes of `--set`, or a `UsageError`."""
+    hints = get_type_hints(type(config))
+    known = [field.name for field in dataclasses.fields(config)]
+    for key in changes:
+        if key in NOT_SETTINGS and key != "cuda_graphs":
+            own = THREADS.get(key, "has a flag of its own")
+            raise UsageError(f"--set: {key} {own} (see --help)")
+        if key not in known:
+            raise UsageError(f"--set: unknown setting {key!r}{nearest(key, known)}")
+    values = {key: read_value(f"--set: {key}", hints[key], [v]) for key, v in changes.items()}
+    find_task(task)
+    return dataclasses.replace(config, task=task, **values)
+
+
+def refuse_scoreless(config: Any) -> None:
+    """Refuse a run in which no training episode can end, if these are what is scored.
+
+    A policy that learns is taken to play no shorter episodes than a random one.
+
+    Raises:
+        UsageError: naming a number of steps that gives a score.
+    """
+    task = config.find_task()
+    first = shortest_episodes().get((task.name, task.protocol), 0) * config.num_envs
+    if config.evaluation_rule == "training" and config.env_steps < first:
+        raise UsageError(
+            f"{task.name}: {config.env_steps:,} steps give no score: no episode of "
+            f"{counted(config.num_envs, 'environment')} ends before {first:,}; use --env-steps "
+            f"{10 * first} or more"
+        )
+
+
 def variants_of(
     agent: str, suite: str, source: str | None, settings: Collection[str]
 ) -> list[tuple[str, ...]]:
-    """Return the `--set` of every variant that is asked for; one where nothing varies."""
+    """Return the `--set` of every variant, the first values first; one where nothing varies.
+
+    `gamma=0.98,0.99 tau=0.005,0.01` asks for every combination. Where a value is a list of its own,
+    commas separate its entries, and slashes the values: `hidden_sizes=64,64/256,256`.
+    """
     if not any(set(setting) & {",", "/"} for setting in settings):
         return [tuple(settings)]  # without torch, which presets need
     for setting in settings:
         changes_of([setting])
-    return variants(source_of(agent, suite, source).preset.config, settings)
+    config = source_of(agent, suite, source).preset.config
+    choices = [_values(config, setting) for setting in settings]
+    count = math.prod(map(len, choices))
+    if count > LARGEST:
+        each = " x ".join(str(len(values)) for values in choices if len(values) > 1)
+        raise UsageError(
+            f"--set: {each} = {count:,} variants are more than {LARGEST}: name fewer values"
+        )
+    return list(itertools.product(*choices))
+
+
+def folder_name(settings: Sequence[str]) -> str:
+    """Return the name of a variant's runs folder: its settings."""
+    name = ",".join(re.sub(r"[^\w.=+-]", "-", setting) for setting in settings)
+    if len(name) <= LONGEST_NAME:
+        return name
+    return f"{name[:LONGEST_NAME]}-{hashlib.sha256(name.encode()).hexdigest()[:8]}"
+
+
+def _values(config: Any, setting: str) -> list[str]:
+    """Return a setting with each of its values."""
+    key, _, text = setting.partition("=")
+    is_list = isinstance(getattr(config, key.replace("-", "_"), None), tuple)
+    values = text.split("/" if is_list else ",")
+    if len(values) > 1 and not all(values):
+        raise UsageError(f"--set: {setting!r} has an empty value")
+    if len(set(values)) < len(values):
+        raise UsageError(f"--set: {setting!r} names a value twice")
+    return [f"{key}={value}" for value in values]
 
 
 def save_plan(plan: Plan) -> None:

@@ -12,8 +12,7 @@ from scipy import stats
 from reproduce import __main__ as command_line
 from reproduce.commands import sweep
 from reproduce.plan.grid import Plan
-from reproduce.plan.make import make_plan, save_plan, variants_of
-from reproduce.plan.settings import folder_name
+from reproduce.plan.make import folder_name, make_plan, save_plan, variants_of
 from tests.messages import refused
 from tests.reproduce.conftest import RecordRun, Say
 
