@@ -90,14 +90,8 @@ def evaluate_run(
 ) -> Score:
     """Play episodes with the policy that a run saved.
 
-    Args:
-        run: the run's folder.
-        episodes: number of episodes, each in an environment of its own.
-        sampled: draw actions from the policy, or take its mode; None: as the run itself was scored.
-        seed: seed of the environments and of the drawn actions.
-        best: take the policy of the run's best evaluation, which `--keep-best` kept, not the last.
-        recorded: play the episodes of that evaluation again, not fresh ones.
-        video: a film that is wanted of the first episode: refused if it cannot be made.
+    Arguments are those of the command. Each episode has an environment of its own; `sampled` None:
+    actions as the run itself was scored.
 
     Raises:
         UsageError: if the folder holds no readable policy, or one that differs from its manifest,

@@ -77,16 +77,10 @@ def plan_table(variants: Variants) -> Group:
 
 
 def run(variants: Variants, path: Path, console: Console, train: Callable[[Plan], Failures]) -> int:
-    """Run, report and compare every variant.
+    """Train, report and compare every variant; the table goes to `path`, its figure beside it.
 
-    Args:
-        variants: what to run, in order.
-        path: where the table that compares them goes; its figure lies beside it.
-        console: where progress and result are printed.
-        train: runs what is left of a variant, and returns the errors of the runs that failed.
-
-    Returns:
-        the exit status: 2 if a run has not finished, 130 after Ctrl-C, else 0.
+    `train` runs what is left of a plan and returns the errors of the runs that failed. The exit
+    status is 2 if a run has not finished, 130 after Ctrl-C, else 0.
     """
     curves_of: dict[str, pd.DataFrame] = {}
     for i, (name, plan) in enumerate(variants.items(), start=1):

@@ -166,11 +166,8 @@ def collect(
     Every run has a row in `runs`. A run that ended has a score; a diverged one that of
     a random policy, if known: its own is unknown, and leaving it out would flatter the mean.
 
-    Args:
-        plan: whose runs they are.
-        runs: as `status.runs_of` returned them, reading their tables.
-        failures: errors that the launcher knows: on a full disk a run cannot record its own.
-        random_scores: by task.
+    `runs` are those of `status.runs_of`, reading their tables; `failures`, errors that the launcher
+    knows: on a full disk a run cannot record its own; `random_scores` are by task.
     """
     holders, found = Holders(), {name: list[dict[str, Any]]() for name in COLUMNS}
     for run in runs:

@@ -14,7 +14,6 @@ import numpy as np
 from rich.table import Table
 
 from reproduce.gather import references
-from reproduce.gather.references import ReferenceScore
 from reproduce.judge.inference import (
     MARGIN_FRACTION,
     Sample,
@@ -92,14 +91,14 @@ def refuse_early(plan: Plan) -> None:
             raise UsageError(f"--env-steps: {task} ends at {env_steps:,}; {early}")
 
 
-def chance_if_equal(reference: ReferenceScore, zero_score: float, num_seeds: int) -> float:
+def chance_if_equal(scale: Scale, num_seeds: int) -> float:
     """Return the probability of `reproduced` or `above` if ours are draws of the reference's runs.
 
     The true mean is known only as well as the reference's runs tell it: it is drawn anew for every
     simulated plan, with their standard error, then our scores with their standard deviation. Normal
     scores; level, margin and the rule for runs that lie apart are those of the verdict.
     """
-    ours, theirs = _draws(np.random.default_rng(SEED), reference, zero_score, num_seeds)
+    ours, theirs = _draws(np.random.default_rng(SEED), scale, num_seeds)
     return share_reproduced(judge_many(ours, theirs).verdicts)
 
 
@@ -110,9 +109,8 @@ def suite_chance(rows: Sequence[Outlook]) -> tuple[float, int]:
     """
     rng, sides = np.random.default_rng(SEED), []
     for row in rows:
-        if row.scale.reference is not None and not row.obstacle:
-            draws = _draws(rng, row.scale.reference, row.scale.zero.score, row.num_seeds)
-            ours, theirs = map(sample, draws)
+        if not row.obstacle:
+            ours, theirs = map(sample, _draws(rng, row.scale, row.num_seeds))
             if np.all(counts_in_suite(theirs, 0.0)):
                 sides.append((ours, theirs))
     if len(sides) < MIN_TASKS:
@@ -126,11 +124,11 @@ def suite_chance(rows: Sequence[Outlook]) -> tuple[float, int]:
     return share_reproduced(decide(test.ci_low, test.ci_high, MARGIN_FRACTION)), len(sides)
 
 
-def _draws(
-    rng: np.random.Generator, reference: ReferenceScore, zero_score: float, num_seeds: int
-) -> tuple[np.ndarray, np.ndarray]:
+def _draws(rng: np.random.Generator, scale: Scale, num_seeds: int) -> tuple[np.ndarray, np.ndarray]:
     """Return simulated scores of ours, and any runs with the reference's statistics."""
-    spread = reference.std / (reference.mean - zero_score)  # the gap is 1, as in `simulation`
+    reference = scale.reference
+    assert reference is not None
+    spread = reference.std / (reference.mean - scale.zero.score)  # gap 1, as in `simulation`
     means = rng.normal(1.0, spread / math.sqrt(reference.num_runs), (NUM_REPETITIONS, 1))
     ours = means + rng.normal(0.0, spread, (NUM_REPETITIONS, num_seeds))
     steps = np.arange(reference.num_runs) - (reference.num_runs - 1) / 2
@@ -308,20 +306,17 @@ def _memory_gib(plan: Plan) -> float | None:
 def _outlook(plan: Plan, task: str, env_steps: int, num_seeds: int) -> Outlook:
     config = plan.config_of(task, env_steps)
     scale = scale_of(plan.agent, plan.preset.judged_by, config, env_steps)
-    reference, why = scale.reference, scale.nothing_learned or scale.obstacle
-    if reference is None:
+    why = scale.nothing_learned or scale.obstacle
+    if scale.reference is None:
         why = why_no_reference(plan, task, env_steps)
     if not why and num_seeds < MIN_SEEDS:
         why = f"{num_seeds} of at least {MIN_SEEDS} seeds"
-    chance = math.nan
-    if reference is not None and not why:
-        chance = chance_if_equal(reference, scale.zero.score, num_seeds)
     return Outlook(
         task=task,
         env_steps=env_steps,
         num_seeds=num_seeds,
         scale=scale,
         obstacle=why,
-        chance=chance,
+        chance=math.nan if why else chance_if_equal(scale, num_seeds),
         run_seconds=plan.expected_seconds(task, env_steps),
     )

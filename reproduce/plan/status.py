@@ -147,20 +147,10 @@ def run_of(plan: "Plan", task: str, seed: int) -> Run:
 def _counted(plan: "Plan", run: Run, record: Mapping[str, Any]) -> Run:
     """Return a run that has ended, `left out` if it does not count."""
     number = plan.behaviours.get(run.task)
-    if number is None:
-        remark = _left_out(plan, run.directory, record)
-        counts = not remark
-    else:
-        remark = _left_out(plan, run.directory, record, uncommitted=())
-        counts = number_of(record) == number
+    code = {} if number is None else {"uncommitted": ()}
+    remark = why_left_out(plan, run.directory, record, **code)
+    counts = not remark if number is None else number_of(record) == number
     return replace(run, status=record["status"] if counts else "left out", remark=remark)
-
-
-def _left_out(plan: "Plan", folder: Path, record: Mapping[str, Any], **today: Any) -> str:
-    """Return why a run does not count; empty if it does. `today` is what is taken for the code."""
-    is_own = folder.is_relative_to(plan.directory)
-    root = plan.runs_dir if is_own else plan.published_folder.parent.parent
-    return why_left_out(plan.today._replace(**today), root, record)
 
 
 def _folders(plan: "Plan", task: str) -> list[Path]:
@@ -183,7 +173,7 @@ def seeds_begun(plan: "Plan", task: str) -> set[int]:
         record = read_record(path)
         if record is not None and record["status"] != "damaged":
             is_short = 2 * record["config"]["env_steps"] < plan.env_steps[task]
-            if is_short or differences(plan, record) or _left_out(plan, path, record):
+            if is_short or differences(plan, record) or why_left_out(plan, path, record):
                 continue
         found.add(seed)
     return found
@@ -250,7 +240,7 @@ def refuse_mixture(plan: "Plan") -> None:
                 continue
             if differs := differences(plan, record):
                 raise _other_settings(folder, differs)
-            why = task.name in planned and _left_out(plan, folder, record)
+            why = task.name in planned and why_left_out(plan, folder, record)
             if why:
                 back = " or take back the changes" if plan.today.uncommitted else ""
                 fix = f"start anew beside it with --fresh{back}"
@@ -286,12 +276,14 @@ def _obstacle(plan: "Plan", run: Run, record: Mapping[str, Any]) -> str:
     return "" if checkpoint.exists() else "its checkpoint is gone"
 
 
-def why_left_out(today: Code, root: Path, record: Mapping[str, Any]) -> str:
+def why_left_out(plan: "Plan", folder: Path, record: Mapping[str, Any], **code: Any) -> str:
     """Return why a run does not count, to be read after "3 runs"; empty if it counts.
 
     It counts if today's very files made it; or if the record has today's number and all of these
-    files are committed, for then they passed the golden test.
+    files are committed, for then they passed the golden test. `code` is what is taken for today's.
     """
+    today, is_own = plan.today._replace(**code), folder.is_relative_to(plan.directory)
+    root = plan.runs_dir if is_own else plan.published_folder.parent.parent
     theirs, ours = _python(record.get("sources")), _python(today.sources)
     number = number_of(record)
     is_same = number is not None and number == today.number and not today.uncommitted

@@ -73,8 +73,9 @@ def test_the_chance_is_that_of_the_verdict_itself(
         hits += judge(ours, scale).verdict in ("reproduced", "above")
     share = hits / repetitions
     error = math.sqrt(share * (1.0 - share) / repetitions)
-    assert chance_if_equal(score, zero, num_seeds) == pytest.approx(share, abs=4.0 * error)
-    assert chance_if_equal(reference(1000.0, 0.0, 3), 5.0, 3) == 1.0, "without any spread"
+    assert chance_if_equal(scale, num_seeds) == pytest.approx(share, abs=4.0 * error)
+    scale = Scale(reference=reference(1000.0, 0.0, 3), zero=Zero(random=5.0))
+    assert chance_if_equal(scale, 3) == 1.0, "without any spread"
 
 
 def test_a_copy_has_no_references_but_a_baseline() -> None:
@@ -278,7 +279,7 @@ def test_every_gpu_must_hold_what_runs_on_it(
 def test_a_suite_is_decided_as_often_as_its_tasks_together() -> None:
     """Two tasks alike are surer than one, by the suite's own test; a single one is no suite."""
     rows = [row_of(reference(90.0, 15.0, 10), num_seeds=5) for _ in range(3)]
-    alone = chance_if_equal(reference(90.0, 15.0, 10), -10.0, 5)
+    alone = chance_if_equal(rows[0].scale, 5)
     assert outlook.suite_chance(rows[:1])[1] == 1
     assert math.isnan(outlook.suite_chance(rows[:1])[0])
     two, three = (outlook.suite_chance(rows[:count])[0] for count in (2, 3))
