@@ -9,7 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from reproduce.plan.request import refuse_many
+from reproduce.plan.request import SAVED, refuse_many
 from reproduce.plan.status import seeds_begun
 from reproduce.words import counted
 from suite.base.errors import UsageError
@@ -120,35 +120,23 @@ def declared_in(saved: Mapping[str, Any] | None) -> Declared:
 
 def _is_plan(saved: Any) -> bool:
     """Return whether a file's content has what `make.save_plan` writes."""
-    match saved:
-        case {
-            "agent": str(),
-            "suite": str(),
-            "source": str(),
-            "budget": str(),
-            "device": str(),
-            "workers": int(),
-            "published": bool(),
-            "drop_checkpoints": bool(),
-            "keep_best": bool(),
-            "checkpoint_minutes": int() | float() | None,
-            "env_steps": {**env_steps},
-            "num_seeds": {**num_seeds},
-            "settings": {**settings},
-            "seeds": [_, *_] as seeds,
-            "declared": [*declared],
-        }:
-            return (
-                isinstance(saved.get("baseline"), (str, type(None)))
-                and len(env_steps) > 0
-                and list(num_seeds) == list(env_steps)
-                and all(type(n) is int for n in (*seeds, *env_steps.values(), *num_seeds.values()))
-                and all(0 < n <= len(seeds) for n in num_seeds.values())
-                and all(n > 0 for n in env_steps.values())
-                and all(isinstance(text, str) for text in settings.values())
-                and all(map(_is_declared, declared))
-            )
-    return False
+    kinds = {**SAVED, "declared": list}
+    if not isinstance(saved, dict) or not kinds.keys() <= saved.keys():
+        return False
+    if not all(isinstance(saved[name], kind) for name, kind in kinds.items()):
+        return False
+    steps, numbers, seeds = (saved[name] for name in ("env_steps", "num_seeds", "seeds"))
+    counts = (*steps.values(), *numbers.values())
+    return (
+        isinstance(saved.get("baseline"), (str, type(None)))
+        and len(steps) > 0
+        and list(numbers) == list(steps)
+        and all(type(n) is int for n in (*seeds, *counts))
+        and min(counts) > 0
+        and max(numbers.values()) <= len(seeds)
+        and all(isinstance(text, str) for text in saved["settings"].values())
+        and all(map(_is_declared, saved["declared"]))
+    )
 
 
 def _is_declared(row: Any) -> bool:

@@ -290,7 +290,7 @@ def _load(source: Source, saved: Mapping[str, Any], runs_dir: Path) -> Plan:
                 f"(--task-from {task})"
             )
     settings = {key: str(value) for key, value in by_todays_names(saved["settings"]).items()}
-    asked: dict[str, Any] = {name: saved[name] for name in SAVED[2:]}
+    asked: dict[str, Any] = {name: saved[name] for name in [*SAVED][2:]}
     asked |= {"source": source.name, "settings": settings, "baseline": saved.get("baseline")}
     asked |= {"device": "cpu", "runs_dir": runs_dir}  # its own device may not be here
     plan = make_plan(source.agent, source.suite, **asked)

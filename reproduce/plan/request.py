@@ -120,9 +120,11 @@ GROUPS = {
 GRID = ("agent", "suite", "source", "runs_dir")
 """Fields that select a grid which was run before."""
 SIZE = ("tasks", "budget", "env_steps", "workers", "settings", "num_seeds", "seeds")
-SAVED = ("agent", "suite", "source", "budget", "env_steps", "seeds", "settings", "device")
-SAVED += ("workers", "published", "num_seeds", "checkpoint_minutes", "drop_checkpoints")
-SAVED += ("keep_best",)
+SAVED: Mapping[str, Any] = {
+    **{"agent": str, "suite": str, "source": str, "budget": str, "env_steps": dict, "seeds": list},
+    **{"settings": dict, "device": str, "workers": int, "published": bool, "num_seeds": dict},
+    **{"checkpoint_minutes": int | float | None, "drop_checkpoints": bool, "keep_best": bool},
+}
 """Entries of `plan.json`, beside `declared` seeds and a `baseline`; steps and seeds are by task."""
 
 
