@@ -74,12 +74,6 @@ def find_speed(
     return min(alike, key=distance, default=None)
 
 
-def expected_seconds(agent: str, source: str, config: Any, device: str) -> float | None:
-    """Return about how long one run takes here; None if its like was never measured."""
-    speed = find_speed(agent, source, config.task, device)
-    return speed and run_seconds(speed, config, relative_speed(speed))
-
-
 def run_seconds(speed: Speed, config: Any, relative_speed: float = 1.0) -> float:
     """Return about how long one seed trains, from the command to the end.
 

@@ -2,14 +2,12 @@
 
 import errno
 import io
-from functools import lru_cache
 from pathlib import Path
 
 import pandas as pd
 
 from suite.base.errors import UsageError
 from suite.base.files import DAMAGED, read_plain
-from suite.record.manifest import stamp
 from suite.record.recorder import EPISODE_COLUMNS
 from suite.settings.config import MOST_STEPS
 
@@ -63,11 +61,6 @@ def read_table(path: Path) -> pd.DataFrame:
 
 def defect_of(directory: Path) -> str:
     """Return why a run's tables cannot be used; empty if they can."""
-    return _defect(directory, tuple(stamp(directory / name) for name in EXPECTED))
-
-
-@lru_cache(maxsize=4096)
-def _defect(directory: Path, stamps: tuple[object, ...]) -> str:
     try:
         for name in EXPECTED:
             read_table(directory / name)

@@ -9,7 +9,7 @@ terminal.
 import math
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from typing import Any, get_args
 
 import pandas as pd
 from rich import box
@@ -19,18 +19,14 @@ from rich.text import Text
 
 from reproduce.gather.references import name_of
 from reproduce.judge.inference import LEVEL
-from reproduce.judge.verdicts import UNJUDGED
+from reproduce.judge.verdicts import UNJUDGED, VerdictName
 from reproduce.report import frames
 from reproduce.report.tables import COLUMNS, records
 from reproduce.words import MISSING, counted, number, reached
 from suite.base.hardware import recorded_processor
 from suite.settings.command_line import printable
 
-VERDICTS = (
-    *("reproduced", "above", "below", "inconclusive", "nothing learned", "shown only"),
-    "no reference",
-    "not judged",
-)
+VERDICTS = (*get_args(VerdictName), "not judged")
 """Every verdict, and `not judged` for a task that has none yet, in the order of the headline; the
 first two both say that the result was reproduced."""
 
