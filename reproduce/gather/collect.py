@@ -169,7 +169,7 @@ def collect(
     `runs` are those of `status.runs_of`, reading their tables; `failures`, errors that the launcher
     knows: on a full disk a run cannot record its own; `random_scores` are by task.
     """
-    holders, found = Holders(), {name: list[dict[str, Any]]() for name in COLUMNS}
+    holders, found = Holders(), {name: list[Any]() for name in COLUMNS}
     for run in runs:
         key, reached = {"task": run.task, "seed": run.seed}, math.nan
         if run.status == "finished":

@@ -291,9 +291,8 @@ def why_left_out(plan: "Plan", folder: Path, record: Mapping[str, Any], **code: 
         return ""
     is_inside = root.absolute().is_relative_to(ROOT)
     shown = root.absolute().relative_to(ROOT) if is_inside else root
-    commit = record.get("commit")  # git, and a reader, get nothing else
-    is_commit = isinstance(commit, str) and COMMIT.fullmatch(commit)
-    made = f"from {shown}, made by commit {commit[:7] if is_commit else 'unknown'}"
+    commit = COMMIT.fullmatch(str(record.get("commit")))
+    made = f"from {shown}, made by commit {commit[0][:7] if commit else 'unknown'}"
     made += " with changes" if record.get("dirty") else ""
     if today.uncommitted:
         return f"{made}; {_names(today.uncommitted)} uncommitted changes"
