@@ -25,7 +25,7 @@ from reproduce.judge.zero import Scale, scale_of
 from reproduce.plan.grid import Plan, Run
 from reproduce.plan.make import command
 from reproduce.plan.status import by_task, runs_of
-from reproduce.report import aggregates, figures, frames
+from reproduce.report import figures, frames
 from reproduce.report.page import write_page
 from reproduce.report.tables import COLUMNS, records
 from reproduce.report.words import marks, panel_remarks, remarks_on, score_remarks
@@ -159,7 +159,7 @@ def write_tables(
         figures.draw_curves(drawn, said, directory, "curves_by_time", unit, "wall_time")
     if len(tables["throughput"]):
         figures.draw_throughput(tables["throughput"], directory)
-    aggregates.draw(tables, directory)
+    figures.draw_over_tasks(tables, directory)
     scores = (tables["scores"], tables["reference_scores"], verdicts)
     figures.draw_scores(frames.final_scores(*scores, credits), score_remarks(rows), directory)
     write_page(directory)

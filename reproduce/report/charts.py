@@ -19,8 +19,8 @@ from plotly.graph_objects import Figure
 from plotly.io.json import to_json_plotly
 from plotly.offline import get_plotlyjs
 
-from reproduce.report import aggregates, frames
-from reproduce.report.aggregates import LEAST
+from reproduce.report import figures, frames
+from reproduce.report.figures import LEAST
 from reproduce.words import number, visible
 
 TEMPLATES = Path(__file__).parent / "templates"
@@ -93,7 +93,7 @@ def scores_charts(scores: pd.DataFrame) -> list[Figure]:
     options |= {"symbol_map": {"run": "circle", "mean": "diamond"}, "color_discrete_map": colours}
     hover = "%{y}, %{fullData.name} %{customdata[0]}: <b>%{customdata[1]:,.4~g}</b><extra></extra>"
     marks = {frames.NORMALISED: {0.0: "solid", 0.9: "dash", 1.0: "solid"}, IMPROVED: {0.5: "solid"}}
-    figures = []
+    drawn = []
     for axis in scores["axis"].unique():
         of_axis = rows[scores["axis"] == axis]
         figure = px.scatter(of_axis, opacity=0.7, **options)
@@ -103,8 +103,8 @@ def scores_charts(scores: pd.DataFrame) -> list[Figure]:
             trace.update(offsetgroup=source, marker_size=12 if kind == "mean" else 8)
         for place, dash in marks.get(axis, {}).items():
             figure.add_vline(place, line={"color": "grey", "width": 1, "dash": dash})
-        figures.append(_rows(figure, _literal(axis), of_axis["task"].nunique()))
-    return figures
+        drawn.append(_rows(figure, _literal(axis), of_axis["task"].nunique()))
+    return drawn
 
 
 def profile_chart(scores: pd.DataFrame) -> tuple[Figure | None, str]:
@@ -132,7 +132,7 @@ def profile_chart(scores: pd.DataFrame) -> tuple[Figure | None, str]:
 
 def improvement_charts(improvement: pd.DataFrame) -> list[Figure]:
     """Return the probability of improvement of each task, and the mean of `LEAST` or more."""
-    rows = aggregates.improvement(improvement)
+    rows = figures.improvement(improvement)
     counts = zip(rows["num_seeds"].map(number), rows["num_runs"].map(number), strict=True)
     seeds = [f"of {ours} runs against {theirs}" for ours, theirs in counts]
     rows = rows.assign(source="ours", kind="mean", axis=IMPROVED, seed=seeds, task=rows["label"])

@@ -20,7 +20,7 @@ import pandas as pd
 from markupsafe import Markup
 
 from reproduce.report import charts, frames
-from reproduce.report.aggregates import LEAST
+from reproduce.report.figures import LEAST
 from reproduce.report.tables import COLUMNS, read_report, read_table, records, verdict_rows
 from reproduce.report.words import (
     explain,

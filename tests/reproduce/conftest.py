@@ -18,7 +18,7 @@ from reproduce.pipeline import gather, write_report
 from reproduce.plan import grid as planning
 from reproduce.plan.grid import Maker, Plan
 from reproduce.plan.status import Run, runs_of
-from reproduce.report import aggregates, figures, page
+from reproduce.report import figures, page
 from reproduce.run import pool as pooling
 from reproduce.run.processes import End
 from suite.record.manifest import COVERED, write_manifest
@@ -56,9 +56,8 @@ def published(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 @pytest.fixture
 def without_figures(monkeypatch: pytest.MonkeyPatch) -> None:
     """No files of figures, which have tests of their own."""
-    for name in ("draw_curves", "draw_scores", "draw_throughput"):
+    for name in ("draw_curves", "draw_scores", "draw_throughput", "draw_over_tasks"):
         monkeypatch.setattr(figures, name, lambda *arguments, **options: None)
-    monkeypatch.setattr(aggregates, "draw", lambda *arguments: None)
 
 
 @pytest.fixture

@@ -6,7 +6,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from reproduce.report import aggregates, figures, page
+from reproduce.report import figures, page
 from tests.reproduce.report.tables import curve, no_rows, score, verdict
 
 TASKS = ("A", "B", "C")
@@ -35,37 +35,37 @@ def tables(tasks: tuple[str, ...]) -> dict[str, pd.DataFrame]:
 
 def test_three_tasks_have_every_figure_and_two_have_none(tmp_path: Path) -> None:
     """What two tasks would say stands in their rows; figures of a larger grid do not stay."""
-    drawn = aggregates.draw(tables(TASKS), tmp_path)
-    assert [path.name for path in drawn] == [f"{name}.svg" for name in aggregates.NAMES]
-    assert set(aggregates.NAMES) <= set(page.FIGURES)
+    drawn = figures.draw_over_tasks(tables(TASKS), tmp_path)
+    assert [path.name for path in drawn] == [f"{name}.svg" for name in figures.OVER_TASKS]
+    assert set(figures.OVER_TASKS) <= set(page.FIGURES)
     assert "95 % of the resamples" in drawn[0].read_text()
-    assert aggregates.draw(tables(TASKS[:2]), tmp_path) == []
+    assert figures.draw_over_tasks(tables(TASKS[:2]), tmp_path) == []
     assert list(tmp_path.iterdir()) == []
 
 
 def test_profile_and_aggregates_are_those_of_the_runs() -> None:
     """Half of ours lie above 0.5 to 1; the reference has a side only with runs of all our tasks."""
     own = tables(TASKS)
-    sides = aggregates.sides_of(own["scores"], own["reference_scores"])
-    lines = aggregates.profile(sides)
+    sides = figures.sides_of(own["scores"], own["reference_scores"])
+    lines = figures.profile(sides)
     assert 0.0 <= lines["lower"].min() <= lines["upper"].max() <= 1.0
     for role, at, share in (("ours", 0.4, 1.0), ("ours", 0.8, 0.5), ("judge", 1.05, 0.5)):
         rows = lines[lines["role"] == role]
         place = int(np.abs(rows["x"].to_numpy() - at).argmin())
         assert rows["value"].to_numpy()[place] == share
-    rows = aggregates.aggregates(sides).to_dict("records")
+    rows = figures.aggregates(sides).to_dict("records")
     found = {(row["role"], row["label"]): row["value"] for row in rows}
     assert (found["ours", "mean"], found["judge", "mean"]) == (0.75, 1.0)
     assert found["ours", "optimality gap"] == 0.25
     fewer = own["reference_scores"][own["reference_scores"]["task"] != "B"]
-    assert list(aggregates.sides_of(own["scores"], fewer)) == ["ours"]
+    assert list(figures.sides_of(own["scores"], fewer)) == ["ours"]
 
 
 def test_sample_efficiency_stands_where_every_run_was_measured() -> None:
     """IQM over the share of a task's planned steps; a step that one run lacks has none."""
     own = tables(TASKS)
     curves = pd.concat([own["curves"], curve("A", 1, [75])])
-    rows = aggregates.efficiency(curves, own["verdicts"])
+    rows = figures.efficiency(curves, own["verdicts"])
     assert rows["x"].tolist() == [0.5, 1.0]
     np.testing.assert_allclose(rows["value"], [0.375, 0.75])
-    assert aggregates.efficiency(no_rows("curves"), own["verdicts"]).empty
+    assert figures.efficiency(no_rows("curves"), own["verdicts"]).empty
