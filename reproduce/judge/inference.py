@@ -1,6 +1,6 @@
 """The statistics of a verdict: one task, and a suite. Functions of numbers, float64.
 
-`verdicts.py` uses them to reach a verdict, `simulation.py` to reach many at once, and
+`verdicts.py` uses them to reach a verdict, `error_rates.py` to reach many at once, and
 `docs/verdicts.md` explains both to a reader.
 """
 

@@ -14,6 +14,7 @@ import numpy as np
 from rich.table import Table
 
 from reproduce.gather import references
+from reproduce.judge.error_rates import judge_many, share_reproduced
 from reproduce.judge.inference import (
     MARGIN_FRACTION,
     Sample,
@@ -22,7 +23,6 @@ from reproduce.judge.inference import (
     decide,
     sample,
 )
-from reproduce.judge.simulation import judge_many, share_reproduced
 from reproduce.judge.verdicts import MIN_TASKS
 from reproduce.judge.zero import (
     Scale,
@@ -128,7 +128,7 @@ def _draws(rng: np.random.Generator, scale: Scale, num_seeds: int) -> tuple[np.n
     """Return simulated scores of ours, and any runs with the reference's statistics."""
     reference = scale.reference
     assert reference is not None
-    spread = reference.std / (reference.mean - scale.zero.score)  # gap 1, as in `simulation`
+    spread = reference.std / (reference.mean - scale.zero.score)  # gap 1, as in `error_rates`
     means = rng.normal(1.0, spread / math.sqrt(reference.num_runs), (NUM_REPETITIONS, 1))
     ours = means + rng.normal(0.0, spread, (NUM_REPETITIONS, num_seeds))
     steps = np.arange(reference.num_runs) - (reference.num_runs - 1) / 2

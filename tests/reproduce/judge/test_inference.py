@@ -8,6 +8,14 @@ from scipy import stats
 
 from reproduce.gather.references import ReferenceScore
 from reproduce.judge import error_rates, inference, verdicts
+from reproduce.judge.error_rates import (
+    Sides,
+    failing,
+    judge_many,
+    normal,
+    simulate,
+    simulate_suite,
+)
 from reproduce.judge.inference import (
     MARGIN_FRACTION,
     Sample,
@@ -18,14 +26,6 @@ from reproduce.judge.inference import (
     sample,
     spread,
     welch,
-)
-from reproduce.judge.simulation import (
-    Sides,
-    failing,
-    judge_many,
-    normal,
-    simulate,
-    simulate_suite,
 )
 from reproduce.judge.verdicts import judge
 from reproduce.judge.zero import Scale, Zero
