@@ -203,14 +203,6 @@ def fill(text: str) -> str:
     return CALL.sub(lambda call: TABLES[call[1]](*filter(None, [call[2]])), text)
 
 
-def with_scores(readme: str) -> str:
-    """Return README with its block of scores made anew; raise a `UsageError` if it has none."""
-    text, count = BLOCK.subn(lambda _: f"\n{scores()}\n\n".replace("](/", "]("), readme)
-    if count != 1:
-        raise UsageError("README.md needs one block, <!-- generated: scores --> to <!-- end -->")
-    return text
-
-
 def draw_overview(directory: Path) -> list[Path]:
     """Draw README's figure: SAC on HalfCheetah beside three references; return its files."""
     curves, references, remarks = [], [], {}
@@ -233,7 +225,9 @@ def main(argv: Sequence[str]) -> int:
     options = flags.make_parser("docs", about, "--check").parse(argv)
     path = ROOT / "README.md"
     before = path.read_text(encoding="utf-8")
-    after = with_scores(before)
+    after, count = BLOCK.subn(lambda _: f"\n{scores()}\n\n".replace("](/", "]("), before)
+    if count != 1:
+        raise UsageError("README.md needs one block, <!-- generated: scores --> to <!-- end -->")
     if options.check:
         return flags.say_stale([path] if after != before else [], "docs")
     draw_overview(ROOT / "docs" / "images")

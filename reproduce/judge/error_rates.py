@@ -122,12 +122,7 @@ def judge_many(ours: Scores, theirs: Scores) -> Judged:
 
 
 def simulate(
-    sides: Sides,
-    num_seeds: int | range,
-    reference_num_runs: int,
-    rng: np.random.Generator,
-    *,
-    num_repetitions: int = NUM_REPETITIONS,
+    sides: Sides, num_seeds: int | range, reference_num_runs: int, rng: np.random.Generator
 ) -> Rates:
     """Return the rates of one task, checked many times.
 
@@ -136,9 +131,9 @@ def simulate(
     """
     looks = [num_seeds] if isinstance(num_seeds, int) else num_seeds
     draw_ours, draw_theirs = sides
-    ours = draw_ours(rng, (num_repetitions, looks[-1]))
-    theirs = draw_theirs(rng, (num_repetitions, reference_num_runs))
-    verdicts = np.full(num_repetitions, "inconclusive")
+    ours = draw_ours(rng, (NUM_REPETITIONS, looks[-1]))
+    theirs = draw_theirs(rng, (NUM_REPETITIONS, reference_num_runs))
+    verdicts = np.full(NUM_REPETITIONS, "inconclusive")
     for count in looks:
         now = judge_many(ours[:, :count], theirs).verdicts
         verdicts = np.where(verdicts == "inconclusive", now, verdicts)
