@@ -106,7 +106,7 @@ def _reasons(row: Mapping[str, Any]) -> list[str]:
             status = "so the exit status does not count it"
             said.append(f"among all tasks that may be chance {chance}, {status}")
         said.append(note)
-    return [*said, *details(_remarks_of(row))]
+    return [*said, *details(row.get("remarks") or "")]
 
 
 def explain_suite(suite: Mapping[str, Any]) -> str:
@@ -128,22 +128,12 @@ def explain_suite(suite: Mapping[str, Any]) -> str:
     return _sentences([*said, f"Left out: {left_out}" if left_out else "", suite["note"] or ""])
 
 
-def is_exploratory(row: Mapping[str, Any]) -> bool:
-    """Return whether a verdict counts seeds beyond the declared ones."""
-    return pd.notna(row.get("exploratory")) and bool(row["exploratory"])
-
-
 def verdict_words(row: Mapping[str, Any]) -> str:
     """Return a verdict as it is shown, with its marks: exploratory, older runs, remarks."""
     older = row.get("older_runs")
-    words = [str(row.get("verdict", "not judged")), "exploratory" * is_exploratory(row)]
-    words.append(f"older runs {older}" if older and pd.notna(older) else "")
-    return ", ".join(filter(None, [*words, *marks(_remarks_of(row))]))
-
-
-def _remarks_of(row: Mapping[str, Any]) -> str:
-    remarks = row.get("remarks")
-    return remarks if isinstance(remarks, str) else ""
+    words = [str(row.get("verdict", "not judged")), "exploratory" * bool(row.get("exploratory"))]
+    words.append(f"older runs {older}" if older else "")
+    return ", ".join(filter(None, [*words, *marks(row.get("remarks") or "")]))
 
 
 def panel_remarks(verdicts: Iterable[Mapping[str, Any]], curves: pd.DataFrame) -> dict[str, str]:
@@ -277,7 +267,8 @@ def headline(
     order = [name for name in dict.fromkeys([*VERDICTS, *counts]) if name in counts]
     older = Counter(f"with older runs {row['older_runs']}" for row in rows if row["older_runs"])
     more = {name: counts[name] for name in order} | {"not planned": num_tasks - len(rows)}
-    more |= {"exploratory": sum(map(is_exploratory, rows)), **dict(sorted(older.items()))}
+    more["exploratory"] = sum(bool(row["exploratory"]) for row in rows)
+    more |= dict(sorted(older.items()))
     parts = [first, *(f"{count} {name}" for name, count in more.items() if count)]
     if suite:
         parts.insert(0, f"the suite {verdict_words(suite)}")
