@@ -11,10 +11,10 @@ from pathlib import Path
 from typing import Any
 
 from reproduce import ROOT
+from reproduce.plan import speeds
 from reproduce.plan.places import Cluster, default_workers, gpus_of
 from reproduce.plan.presets import Source
 from reproduce.plan.request import Request
-from reproduce.plan.speeds import find_speed, relative_speed, run_seconds
 from reproduce.plan.status import Code, Run, companions, run_of, runs_of
 from suite.base.hardware import behaviour, num_cores, sources, uncommitted
 from suite.envs.tasks import Protocol
@@ -161,9 +161,9 @@ class Plan(Request):
         """Return about how long one run takes here; None if its like was never measured."""
         if self.cluster or not self.maker.is_ours:
             return None
-        speed = find_speed(self.agent, self.source, task, self.device)
+        speed = speeds.find_speed(self.agent, self.source, task, self.device)
         config = self.config_of(task, env_steps)
-        return speed and run_seconds(speed, config, relative_speed(speed))
+        return speed and speeds.run_seconds(speed, config, speeds.relative_speed(speed))
 
     def runs(self) -> list[Run]:
         """Return every run as `status.runs_of` finds it now."""
