@@ -2,6 +2,7 @@
 
 import dataclasses
 import importlib
+import math
 import shlex
 from argparse import ArgumentTypeError
 from collections.abc import Sequence
@@ -155,7 +156,7 @@ def score_runs(
     for seed in ends.index.tolist():
         run = rows[rows["seed"] == seed]
         if rule != "training" and len(run) > 2:  # a single one before the last tells no interval
-            run = on_schedule(run, steps, np.gcd.reduce(run["env_steps"].to_numpy()[:-1]))
+            run = on_schedule(run, steps, math.gcd(*run["env_steps"].tolist()[:-1]))
         at = run["env_steps"]
         inside = run[at == steps if are_scores else references.in_window(at, steps)]
         if inside.empty:
