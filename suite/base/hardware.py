@@ -77,7 +77,7 @@ def recorded_processor(machine: Mapping[str, Any]) -> str | None:
 
     Of records before those it is None: "AMD EPYC" alone names processors that round otherwise.
     """
-    return (machine.get("processor") or "").partition(" flags ")[0] or None
+    return str(machine.get("processor") or "").partition(" flags ")[0] or None
 
 
 def num_cores() -> int:

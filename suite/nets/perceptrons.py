@@ -265,7 +265,7 @@ class Stack(nn.Module):
             for network in self.networks:
                 nn.utils.clip_grad_norm_(network.parameters(), bound)
             return
-        gradients = [each.grad for each in self.parameters() if each.grad is not None]
+        gradients = [each.grad for each in self._weights if each.grad is not None]
         squares = [each.square().flatten(1).sum(1) for each in gradients]
         norms = torch.stack(squares).sum(0).sqrt()  # [S * K]
         factors = (bound / (norms + 1e-6)).clamp_(max=1)  # as `clip_grad_norm_`
@@ -274,7 +274,7 @@ class Stack(nn.Module):
 
     def squared_norms(self) -> Float[Tensor, " S"]:
         """Return the sum of squares of each seed's weights."""
-        weights = [each.detach() for each in self.parameters()]
+        weights = [each.detach() for each in self._weights]
         if self._is_joined:
             squares = torch.stack([each.square().flatten(1).sum(1) for each in weights], 1)
         else:

@@ -177,6 +177,7 @@ def test_graphs_learn_what_is_learned_kernel_by_kernel(
         num_graphs = 2
     else:
         assert calls.count("replay") >= number
+        assert agent == "sac" or calls.count("replay") <= number * (1 + cut)  # SAC acts so, too
         periods = config.policy_period, config.target_period
         num_graphs = len({(n % periods[0] == 0, (n + 1) % periods[1] == 0) for n in range(number)})
     assert calls.count("update") <= (WARM_UPS + 1) * num_graphs * (1 + cut)
@@ -203,13 +204,14 @@ def test_a_gpu_learns_from_graphs_what_it_learns_from_kernels(
 
     The two round differently from the first update on; ACER's weights differ by 3e-4 at the end.
     """
+    bound = 1e-3 if agent == "acer" else 1e-5
     config = dataclasses.replace(short(agent, name), device="cuda")
     module, cut = module_of(agent), configurations.RUNS[agent][name].cut
     plain = runner.train(module, config, tmp_path / "plain", cut=False)
     config = dataclasses.replace(config, cuda_graphs=True)
     graphs = runner.train(module, config, tmp_path / "graphs", cut=cut)
     for ours, theirs in zip(learned(graphs), learned(plain), strict=True):
-        torch.testing.assert_close(ours, theirs, atol=1e-3, rtol=1e-3)
+        torch.testing.assert_close(ours, theirs, atol=bound, rtol=bound)
 
 
 @pytest.mark.parametrize(

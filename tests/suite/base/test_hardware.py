@@ -134,6 +134,7 @@ def test_one_processor_has_one_name_whatever_a_hypervisor_hides() -> None:
     assert hardware.recorded_processor({"processor": f"{name} flags ecfefe"}) == name
     assert hardware.recorded_processor(hardware.machine()) == name
     assert hardware.recorded_processor({"cpu": "AMD EPYC"}) is None
+    assert hardware.recorded_processor({"processor": ["not", "text"]}) == "['not', 'text']"
 
 
 @pytest.mark.parametrize(
