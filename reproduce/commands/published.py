@@ -23,7 +23,7 @@ from suite.record.manifest import POLICY, TABLES, leave_out_policy
 from suite.record.records import read_record
 
 RECORDS = "*/seed-*/run.json"
-LONG_TABLE = 20_000
+LONG_TABLE = 12_000
 """Bytes of a table of episodes that is kept compressed."""
 TOLERANCE = 1e-6
 """Relative difference of two numbers that count as the same: other processors round otherwise."""
