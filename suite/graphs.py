@@ -96,12 +96,17 @@ class Graphs:
         return Captured(graph, places, results)
 
 
+def uses_graphs(config: Any, device: torch.device) -> bool:
+    """Return whether a run is given to its device as graphs: on a GPU, if `cuda_graphs` says so."""
+    return device.type == "cuda" and getattr(config, "cuda_graphs", False)
+
+
 def as_graph(step: Step, state: Any, config: Any, device: torch.device) -> Step:
-    """Return a step as a CUDA graph on a GPU if `cuda_graphs` says so, else as it is.
+    """Return a step as a CUDA graph if the run `uses_graphs`, else as it is.
 
     The step maps inputs to results and does the same in every call; `state` is all that it changes.
     """
-    if not config.cuda_graphs or device.type != "cuda":
+    if not uses_graphs(config, device):
         return step
     return partial(Graphs(lambda _, *inputs: step(*inputs), lambda _: None, state, device), 0)
 

@@ -18,7 +18,7 @@ from suite.base.randomness import environment_seeds, stream
 from suite.draws import Draws
 from suite.envs.vector_env import Step, VectorEnv
 from suite.evaluation import evaluate
-from suite.graphs import Graphs
+from suite.graphs import Graphs, uses_graphs
 from suite.nets.recurrence import Memory, StackMemory
 from suite.record.journal import Journal
 from suite.record.manifest import BEST
@@ -166,8 +166,7 @@ class Session:
         number to its phase; updates of one phase do the same.
         """
         launch, late = learn, draws.priorities is not None
-        has_graphs = self.device.type == "cuda" and getattr(self._config, "cuda_graphs", False)
-        if phase_of is not None and has_graphs:
+        if phase_of is not None and uses_graphs(self._config, self.device):
             launch = Graphs(learn, phase_of, learner, self.device)
         config: Any = self._config
         every_step = config.update_ratio * config.num_envs >= 1
