@@ -74,8 +74,8 @@ class Outcomes(NamedTuple):
 class Unroll:
     """T steps of N environments and the observation after them, filled step by step.
 
-    `behaviour` keeps the acting network's outputs if asked to. Frames are scaled by a factor; other
-    observations are normalised as they are stored if there are statistics.
+    `behaviour` keeps the acting network's outputs if asked to. Observations are normalised as they
+    are stored if there are statistics; frames are scaled by a factor if there are none.
     """
 
     def __init__(
@@ -283,7 +283,7 @@ class UnrollReplay:
 
     def _prepare(self, obs: np.ndarray | Tensor) -> Tensor:
         if self._obs_moments is not None:
-            rows = np.asarray(obs)
+            rows = obs.cpu().numpy() if isinstance(obs, Tensor) else obs
             obs = self._obs_moments.standardise(rows, self._config.observation_clip)
         return prepare(obs, self._device)
 

@@ -210,7 +210,7 @@ class UnrollConfig(RunConfig):
     max_gradient_norm: Positive | None
     """Largest Euclidean norm of the whole gradient; None: not clipped."""
     normalise_observations: bool = False
-    """Whether to subtract the running mean and divide by the running deviation; not for frames."""
+    """Whether to subtract the running mean and divide by the running deviation: a pixel's own."""
     observation_clip: Positive = 10.0
     """Bound of a normalised observation's components."""
     bfloat16: bool = False
@@ -223,8 +223,6 @@ class UnrollConfig(RunConfig):
     def __post_init__(self) -> None:
         """Refuse values outside their ranges, and a run that is shorter than an unroll."""
         super().__post_init__()
-        if self.normalise_observations and self.find_task().family == "atari":
-            raise UsageError(f"normalise_observations is not for frames: {self.task}")
         if self.bfloat16 and self.find_task().family != "atari":
             raise UsageError(f"bfloat16 is for convolutions, and {self.task} has none")
         rule = f"env_steps must hold one unroll of num_envs * unroll_length = {self.unroll_rows}"

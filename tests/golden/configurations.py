@@ -201,7 +201,7 @@ TABLE: dict[str, dict[str, str]] = {
             "classic rl_zoo FRAMES task=Breakout-v5 unroll_length=8 protocol=sticky bfloat16=True "
             "normalise_observations=False env_steps=32"
         ),
-        "frames, small": "atari-7 tuned FRAMES unroll_length=8 env_steps=64",
+        "frames, small": "atari-7 tuned FRAMES unroll_length=8 num_minibatches=4 env_steps=64 cut",
         "frames, openai_baselines": "atari openai_baselines FRAMES unroll_length=8 env_steps=64",
         "frames, cleanrl": "atari-7 cleanrl FRAMES unroll_length=8 env_steps=64",
         "mujoco, cleanrl": "mujoco-9 cleanrl task=Hopper-v4 env_steps=2048 log_interval=2048",

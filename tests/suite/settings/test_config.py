@@ -101,12 +101,6 @@ class Unrolls(UnrollConfig):
     max_gradient_norm: Positive | None = None
 
 
-def test_frames_cannot_be_normalised() -> None:
-    """They are bytes, which networks scale by a fixed factor."""
-    with pytest.raises(UsageError, match="normalise_observations is not for frames: Pong-v5"):
-        Unrolls(env_steps=20, task="Pong-v5", normalise_observations=True)
-
-
 def test_bfloat16_is_for_frames() -> None:
     """A run of vectors that asked for it would be one in float32, and its record would not say."""
     assert Unrolls(env_steps=20, task="Pong-v5", bfloat16=True).bfloat16
