@@ -24,6 +24,7 @@ from reproduce.commands import flags
 from reproduce.plan.tables import read_table
 from reproduce.words import counted
 from suite.base.errors import UsageError, require
+from suite.base.hardware import use_threads
 from suite.base.randomness import environment_seeds, stream
 from suite.envs.tasks import Task
 from suite.envs.vector_env import VectorEnv
@@ -272,6 +273,7 @@ def main(argv: Sequence[str]) -> int:
     parser.add_argument("--recorded", action="store_true", help=text)
     parser.add_argument("--video", type=Path, metavar="FILE", help="film the first episode")
     options = parser.parse(argv)
+    use_threads(1)  # as in training; with so few observations more would wait for each other
     score = evaluate_run(**{key: each for key, each in vars(options).items() if key != "task_from"})
     interval = score.interval()
     shown = f" (95 % interval {interval[0]:.4g} to {interval[1]:.4g})" if interval else ""
