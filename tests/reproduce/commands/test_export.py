@@ -8,7 +8,6 @@ import pytest
 import torch
 
 import agents
-from agents import ppo
 from reproduce import __main__ as command_line
 from reproduce.commands.export import export_onnx, graph_of, refuse_unable
 from reproduce.plan.grid import PUBLISHED
@@ -24,8 +23,8 @@ RUNS = {
     "acer": "acer-classic/tuned/CartPole-v1",
     "acer_continuous": "acer_continuous-classic/tuned/Pendulum-v1",
     "impala": "impala-classic/tuned/CartPole-v1",
-    "ppo": "",  # trained in the test: none is published
-    "impala, frames": "impala-atari-7/rllib_2018/Breakout-v5",
+    "ppo": "ppo-classic/sb3_control/CartPole-v1",
+    "ppo, normalised frames": "ppo-atari-7/tuned/Pong-v5",
     "sac": "sac-mujoco-small/paper/Reacher-v4",
     "sac_discrete": "sac_discrete-classic/tuned/CartPole-v1",
     "sac_alf, mixed": "sac_alf-hybrid/tuned/Claw-v0",
@@ -37,10 +36,6 @@ RUNS = {
 
 def folder_of(case: str, tmp_path: Path) -> Path:
     run = PUBLISHED / RUNS[case] / "seed-1"
-    if case == "ppo":
-        command = ["--task=CartPole-v1", "--device=cpu", "--env-steps=1024", f"--out={tmp_path}"]
-        assert ppo.main([*command, "--evaluation-rule=training"]) == 0
-        return tmp_path / "seed-1"
     if case in ("sac_alf", "sac_value"):
         weights, description = read_policy(run)
         save_policy(tmp_path, weights, {**description, "agent": case})
