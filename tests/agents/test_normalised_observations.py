@@ -16,7 +16,10 @@ from suite.evaluation import evaluate
 from tests.agents.trainings import module_of, tiny, train
 
 ONLINE = {"replay_ratio": 0.0, "replay_start": 0, "online_updates": True}
-FRAMES = {"task": "Pong-v5", "evaluation_interval": 120, "evaluation_episodes": 1}
+FRAMES: dict[str, Any] = {
+    **{"task": "Pong-v5", "convolutions": "a3c"},
+    **{"evaluation_interval": 120, "evaluation_episodes": 1},
+}
 STANDARDISED: dict[str, Any] = {
     **{"normalise_observations": True, "observation_clip": 1.5, "policy_head_gain": 1.0},
     **{"evaluation_rule": "deterministic", "evaluation_interval": 60, "evaluation_episodes": 2},
