@@ -273,7 +273,7 @@ def main(argv: Sequence[str]) -> int:
     parser.add_argument("--recorded", action="store_true", help=text)
     parser.add_argument("--video", type=Path, metavar="FILE", help="film the first episode")
     options = parser.parse(argv)
-    use_threads(1)  # as in training; with so few observations more would wait for each other
+    use_threads(1)  # as training by default; more would wait for each other, at so few rows
     score = evaluate_run(**{key: each for key, each in vars(options).items() if key != "task_from"})
     interval = score.interval()
     shown = f" (95 % interval {interval[0]:.4g} to {interval[1]:.4g})" if interval else ""

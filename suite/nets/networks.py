@@ -237,17 +237,21 @@ def prepare(
     frame_factor: float = 1 / 255,
     out: Tensor | None = None,
 ) -> Tensor:
-    """Return vectors, or frames of bytes, as networks read them: float32 on the device.
+    """Return vectors, or frames, as networks read them: float32 on the device.
 
     Bytes are scaled there by a factor. `out` is filled; else new memory, channels-last for frames.
     """
     rows = torch.as_tensor(obs)
     if rows.dtype != torch.uint8:
-        rows = rows.float()
-        return rows.to(device) if out is None else out.copy_(rows)
+        return _laid_out(rows.float(), device) if out is None else out.copy_(rows)
     if out is None:
-        return rows.to(device).contiguous(memory_format=torch.channels_last) * frame_factor
+        return _laid_out(rows, device) * frame_factor
     return torch.mul(rows.to(device), frame_factor, out=out)
+
+
+def _laid_out(rows: Tensor, device: torch.device) -> Tensor:
+    rows = rows.to(device)
+    return rows.contiguous(memory_format=torch.channels_last) if rows.dim() == 4 else rows
 
 
 def join_steps(obs: Float[Tensor, "T N ..."]) -> Float[Tensor, "B ..."]:

@@ -70,7 +70,13 @@ def test_a_graph_acts_as_its_policy(case: str, tmp_path: Path) -> None:
 
 @pytest.mark.usefixtures("unchecked")
 @pytest.mark.parametrize(
-    "case", ["sac", pytest.param("a2c", marks=pytest.mark.further), "a2c, frames"]
+    "case",
+    [
+        "sac",
+        pytest.param("a2c", marks=pytest.mark.further),
+        "a2c, frames",
+        "ppo, normalised frames",
+    ],
 )
 def test_both_act_alike(case: str, tmp_path: Path) -> None:
     """A perceptron, normalised observations and frames of bytes, in batches of any size."""
