@@ -292,8 +292,9 @@ class Config(RMSpropConfig):
     """Keeps the step finite where gradients are small."""
     max_gradient_norm: Positive | None = 40.0
     """Largest Euclidean norm of the whole gradient; None: not clipped."""
-    convolutions: Literal["shallow", "deep", "nature", "rllib"] = "shallow"
-    """Layers for uint8 frames: the paper's shallow or deep (residual) ones, DQN's, or RLlib's."""
+    convolutions: Literal["shallow", "deep", "nature", "rllib", "rllib_42"] = "shallow"
+    """Layers for uint8 frames: the paper's shallow or deep (residual) ones, DQN's, or RLlib's for
+    frames of 84 x 84 and of 42 x 42."""
     lstm_size: Whole = 0
     """Units of an LSTM before the heads (the authors' code: 256); 0: none, as in Appendix G."""
     lstm_inputs: Literal["features", "action_and_reward"] = "action_and_reward"
@@ -331,6 +332,9 @@ FRAME_LAYERS = {
     "nature": FrameLayers(((32, 8, 4), (64, 4, 2), (64, 3, 1)), width=512),
     "rllib": FrameLayers(
         ((16, 8, 4), (32, 4, 2)), width=256, same_padding=True, drawn_as_kernel=True
+    ),
+    "rllib_42": FrameLayers(
+        ((16, 4, 2), (32, 4, 2)), width=256, same_padding=True, drawn_as_kernel=True
     ),
 }
 

@@ -215,6 +215,7 @@ TABLE: dict[str, dict[str, str]] = {
         "frames, rllib_2018": (
             "atari-7 rllib_2018 FRAMES task=SpaceInvaders-v5 num_minibatches=2 env_steps=200"
         ),
+        "frames, rllib_speedrun": "atari-7 rllib_speedrun FRAMES num_minibatches=2 env_steps=200",
         "frames, nature, in turns, evaluated": (
             "atari paper FRAMES convolutions=nature policy_lag=0 initialisation=orthogonal "
             "evaluation_rule=sampled"
