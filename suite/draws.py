@@ -4,15 +4,20 @@ A seed draws the same numbers alone and beside others.
 """
 
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from typing import NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from suite.base.noise import stacked_normal
 from suite.base.randomness import stream
 from suite.priorities import PriorityDraws
+
+MOST_THREADS, SEEDS_PER_THREAD = 4, 8
+"""More threads that draw, or fewer seeds for each, are no faster (16 cores, 64 seeds: 2.9 ms by one
+thread, 1.9 by two, 1.8 by four, 2.2 by eight)."""
 
 
 class Draw(NamedTuple):
@@ -36,6 +41,7 @@ class Draws:
         replace: whether a row may come twice in an update.
         priorities: those of rows; None: all are equally likely.
         reach: rows after a drawn one that an update reads, too.
+        num_threads: threads that may draw noise, each for seeds of its own.
     """
 
     def __init__(
@@ -46,6 +52,7 @@ class Draws:
         replace: bool = True,
         priorities: PriorityDraws | None = None,
         reach: int = 0,
+        num_threads: int = 1,
     ) -> None:
         self._noise_shape, self._device, self._replace = noise_shape, device, replace
         self._reach, self._drawn = reach, np.empty(0)
@@ -54,6 +61,9 @@ class Draws:
         """Importance weights of the rows drawn last, `[S, B]`."""
         self._rows = [stream(seed, "replay sampling") for seed in seeds]
         self._noise = [stream(seed, "update noise") for seed in seeds]
+        number = max(1, min(num_threads, MOST_THREADS, len(seeds) // SEEDS_PER_THREAD))
+        self._shares = [range(first, len(seeds), number) for first in range(number)]
+        self._map = map if number == 1 else ThreadPoolExecutor(number).map
         self.streams = [self._rows, self._noise, *([] if priorities is None else [priorities])]
         """The generators, and the priorities, for a checkpoint."""
 
@@ -68,9 +78,16 @@ class Draws:
         else:
             drawn = [each.choice(size, number, replace=False, shuffle=False) for each in self._rows]
             rows = np.stack(drawn)
-        noise = stacked_normal(self._noise, self._noise_shape, self._device)
-        on_device = torch.from_numpy(rows).to(self._device, non_blocking=True)
-        return Draw(on_device, noise.transpose(0, 1), int(rows.max()) + self._reach)
+        noise = np.empty((len(self._noise), *self._noise_shape), dtype=np.float32)
+        list(self._map(partial(self._fill, noise), self._shares))  # waits for all of them
+        rows_there, noise_there = (
+            torch.from_numpy(each).to(self._device, non_blocking=True) for each in (rows, noise)
+        )
+        return Draw(rows_there, noise_there.transpose(0, 1), int(rows.max()) + self._reach)
+
+    def _fill(self, noise: np.ndarray, seeds: range) -> None:
+        for i in seeds:
+            self._noise[i].standard_normal(dtype=np.float32, out=noise[i])
 
     def add(self, rows: np.ndarray) -> None:
         """Take note of rows that hold new transitions, `[N]`, the same for all seeds."""

@@ -147,6 +147,7 @@ class Session:
 
     def draws(self, noise_shape: tuple[int, int, int], **options: Any) -> Draws:
         """Return what draws for the updates of all seeds; see `Draws` for noise and options."""
+        options |= {"num_threads": self._env_threads}
         draws = Draws(self._config.seeds, noise_shape, self.device, **options)
         self._streams += draws.streams
         return draws

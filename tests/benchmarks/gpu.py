@@ -207,7 +207,7 @@ def _copies(device: torch.device, seconds: float) -> Iterator[Row]:
 def _draws(device: torch.device, seconds: float) -> Iterator[Row]:
     """Yield how long an update of SAC on HalfCheetah waits for rows and noise."""
     for num_seeds in (1, 16, 64):
-        draws = Draws(range(num_seeds), (2, 256, 6), device)
+        draws = Draws(range(num_seeds), (2, 256, 6), device, num_threads=hardware.num_cores())
         speed = rate(partial(draws, 100_000), seconds, device)
         yield Row(f"draws of an update, {num_seeds} seeds", 1e6 / speed, "us")
 

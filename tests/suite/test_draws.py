@@ -86,9 +86,12 @@ def test_no_update_and_no_seed_draws_what_another_draws() -> None:
     assert scipy.stats.spearmanr(*pairs).pvalue > 0.01
 
 
-def test_a_seed_draws_the_same_alone() -> None:
-    """Whoever its neighbours are, in every update."""
-    together = drawn(made(), 40 * [1000])
-    alone = drawn(made((1,)), 40 * [1000])
-    for ours, theirs in zip(together, alone, strict=True):
-        assert torch.equal(ours[:, 1], theirs[:, 0])
+@pytest.mark.parametrize("num_threads", [1, 3])
+def test_a_seed_draws_the_same_alone(num_threads: int) -> None:
+    """Whoever its neighbours are, in every update, and whichever thread draws for it."""
+    place = NOISE_SHAPE, torch.device("cpu")
+    together = drawn(Draws(range(30), *place, num_threads=num_threads), 40 * [1000])
+    for seed in (1, 29):
+        alone = drawn(Draws((seed,), *place), 40 * [1000])
+        for ours, theirs in zip(together, alone, strict=True):
+            assert torch.equal(ours[:, seed], theirs[:, 0])
