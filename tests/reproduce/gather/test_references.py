@@ -24,7 +24,7 @@ from reproduce.gather.references import (
 )
 from reproduce.judge.aggregates import human_scores
 from suite.base.errors import UsageError
-from suite.envs.tasks import ATARI_GAMES, TASKS, baseline_scores, possible_returns
+from suite.envs.tasks import ATARI_GAMES, ATARI_PROTOCOLS, TASKS, baseline_scores, possible_returns
 from suite.settings.presets import REFERENCES, read_source
 
 AGENTS = ("sac", "a2c", "ppo", "impala", "acer", "acer_continuous", "sac_value", "sac_discrete")
@@ -260,7 +260,7 @@ def test_files_hold_exactly_what_compares() -> None:
     comparable = COMPARABLE
     entries = {(agent, entry.source): entry for agent in AGENTS for entry in sources(agent)}
     judges = {key for key, entry in entries.items() if entry.judges}
-    curves, scores = names(table("*/curves.csv")), names(table("*/scores.csv"))
+    curves, scores = names(table("*/curves.csv*")), names(table("*/scores.csv"))
     runs = names(table("*/curves_by_seed.csv.xz"))
     assert curves | scores == names(comparable)
     assert runs <= curves
@@ -284,7 +284,7 @@ def test_mean_curves_are_the_means_of_the_single_runs() -> None:
     """Mean, spread and number of runs of each drawn point follow from the single runs."""
     keys = [*KEYS, "env_steps"]
     runs = table("*/curves_by_seed.csv.xz").groupby(keys)["mean_return"]
-    curves = table("*/curves.csv").query("source in @JUDGES")
+    curves = table("*/curves.csv*").query("source in @JUDGES")
     curves = curves.query("source != 'sb3_control' or agent == 'sac'")  # others: training episodes
     merged = curves.set_index(keys).join(
         runs.agg(["mean", "std", "count"]), how="left", validate="1:1"
@@ -302,7 +302,7 @@ def test_mean_curves_are_the_means_of_the_single_runs() -> None:
 def test_no_return_lies_outside_those_that_a_task_has() -> None:
     """Bands are cut there: of references' means and runs, of ours, and of who learned nothing."""
     theirs = pd.concat([
-        table("*/curves.csv").rename(columns={"return_mean": "mean_return"}),
+        table("*/curves.csv*").rename(columns={"return_mean": "mean_return"}),
         table("*/curves_by_seed.csv.xz"),
     ]).merge(COMPARABLE, on=KEYS)  # fmt: skip
     ours = pd.concat(map(pd.read_csv, (ROOT / "results/published").glob("*/*/curves.csv")))
@@ -319,7 +319,7 @@ def test_tasks_and_protocols_are_known() -> None:
     """A misspelt task would silently have no reference; only Atari games have a protocol."""
     for row in COMPARABLE.fillna({"protocol": ""}).to_dict("records"):
         atari = TASKS[row["task"]].family == "atari"
-        assert row["protocol"] in (("noframeskip", "sticky") if atari else ("",))
+        assert row["protocol"] in (ATARI_PROTOCOLS if atari else ("",))
 
 
 @pytest.mark.usefixtures("other_sources")
