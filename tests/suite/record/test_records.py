@@ -56,6 +56,13 @@ def test_what_is_no_record_is_no_run(tmp_path: Path) -> None:
     assert read_record(tmp_path / "nowhere") is None
 
 
+def test_a_finished_run_without_its_record_is_damaged(tmp_path: Path) -> None:
+    """It does not look like one that was never begun."""
+    folder = finish(tmp_path)
+    (folder / "run.json").unlink()
+    assert error_of(folder) == "differs from its manifest: run.json"
+
+
 def test_a_record_of_a_novel_is_none(tmp_path: Path) -> None:
     """Whatever it says would come into the report and the page."""
     folder = finish(tmp_path)
