@@ -80,9 +80,8 @@ class Draws:
             rows = np.stack(drawn)
         noise = np.empty((len(self._noise), *self._noise_shape), dtype=np.float32)
         list(self._map(partial(self._fill, noise), self._shares))  # waits for all of them
-        rows_there, noise_there = (
-            torch.from_numpy(each).to(self._device, non_blocking=True) for each in (rows, noise)
-        )
+        noise_there = torch.from_numpy(noise).to(self._device, non_blocking=True)
+        rows_there = torch.from_numpy(rows).to(self._device, non_blocking=True)
         return Draw(rows_there, noise_there.transpose(0, 1), int(rows.max()) + self._reach)
 
     def _fill(self, noise: np.ndarray, seeds: range) -> None:

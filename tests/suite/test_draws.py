@@ -13,8 +13,8 @@ BATCH_SIZE = 40
 NOISE_SHAPE = (2, BATCH_SIZE, 3)
 
 
-def made(seeds: tuple[int, ...] = SEEDS) -> Draws:
-    return Draws(seeds, NOISE_SHAPE, torch.device("cpu"))
+def made() -> Draws:
+    return Draws(SEEDS, NOISE_SHAPE, torch.device("cpu"))
 
 
 def drawn(draw: Draws, sizes: list[int]) -> tuple[Tensor, Tensor]:

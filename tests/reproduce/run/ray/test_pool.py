@@ -73,9 +73,9 @@ class Nodes:
 def nodes() -> Iterator[Nodes]:
     """Head and two machines: one with a core, one with two."""
     os.environ |= {"RAY_USAGE_STATS_ENABLED": "0", "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0"}
-    # else 15, and what runs beside these tests starves them
-    os.environ |= {"RAY_worker_niceness": "0"}
     os.environ["RAY_AUTH_MODE"] = "disabled"  # whatever token lies in this home directory
+    # Ray's default is 15: then other tests starve the agents
+    os.environ |= {"RAY_worker_niceness": "0"}
     nodes = Nodes()
     nodes.add(num_cpus=1)
     nodes.add(num_cpus=2)
