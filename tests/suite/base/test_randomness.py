@@ -1,7 +1,6 @@
 """Named random streams: independent, reproducible, and the same numbers for ever."""
 
 import numpy as np
-import pytest
 
 from suite.base.randomness import environment_seeds, stream
 
@@ -55,9 +54,3 @@ def test_a_seed_has_the_same_simulators_alone_and_in_a_group() -> None:
     for row, seed in enumerate((9, 5)):
         alone = environment_seeds([seed], 4, "evaluation", 2000)
         np.testing.assert_array_equal(group[row : row + 1], alone)
-
-
-def test_a_negative_seed_is_refused() -> None:
-    """It would otherwise be read as another seed."""
-    with pytest.raises(ValueError, match="non-negative"):
-        stream(-1, "replay")

@@ -36,22 +36,23 @@ def test_time_limits_are_those_that_envpool_registers() -> None:
     assert {name: task.time_limit for name, task in ENVPOOL.items()} == registered
 
 
-def test_frame_skips_and_kinds_of_action_are_those_of_envpool() -> None:
-    """Frames are steps times frame skip, so a wrong frame skip mislabels every curve's axis."""
-    ours, theirs = {}, {}
+def test_frame_skips_kinds_of_action_and_sizes_are_those_of_envpool() -> None:
+    """A wrong frame skip mislabels every curve's axis; a replay is told before it is made."""
     for name, task in ENVPOOL.items():
-        if task.family == "atari" and name != "Pong-v5":
+        game = task.family == "atari"
+        if game and name != "Pong-v5":
             continue  # all games share one specification: see the next test
         with warnings.catch_warnings():  # gymnasium warns about float64 bounds
             warnings.simplefilter("ignore")
-            specification = envpool.make_spec(task.simulator_id)
-            kind = type(specification.action_space).__name__
-        ours[name] = task.frame_skip, task.actions
-        theirs[name] = (
-            getattr(specification.config, "frame_skip", 1),
-            {"Box": "continuous", "Discrete": "discrete"}[kind],
+            made = envpool.make_spec(task.simulator_id, **task.options)
+            obs, action = made.observation_space, made.action_space
+        kind = {"Box": "continuous", "Discrete": "discrete"}[type(action).__name__]
+        assert (task.frame_skip, task.actions) == (getattr(made.config, "frame_skip", 1), kind), (
+            name
         )
-    assert ours == theirs
+        of_action = (0, int(action.n)) if kind == "discrete" else (flatdim(action), 0)
+        sizes = (0, 0, 0) if game else (len(task.observed) or flatdim(obs), *of_action)
+        assert (task.obs_size, task.action_size, task.num_actions) == sizes, name
 
 
 def test_families_are_the_modules_of_envpool() -> None:
@@ -66,9 +67,12 @@ def test_families_are_the_modules_of_envpool() -> None:
     assert {name: modules[task.family] for name, task in named.items()} == {
         name: registry.specs[task.simulator_id][0] for name, task in named.items()
     }
-    games = [registry.specs[f"{game}-v5"] for game in ATARI_GAMES]
-    assert {specification for _, specification, _ in games} == {"AtariEnvSpec"}
-    assert all(set(options) <= {"task", "max_episode_steps", "base_path"} for *_, options in games)
+    for game in ATARI_GAMES:
+        task = TASKS[f"{game}-v5"]
+        _, specification, options = registry.specs[task.simulator_id]
+        assert specification == "AtariEnvSpec"
+        assert set(options) <= {"task", "max_episode_steps", "base_path"}
+        assert (task.obs_size, task.action_size, task.num_actions) == (0, 0, 0)
 
 
 def test_suites_are_those_that_papers_report() -> None:
@@ -127,22 +131,6 @@ def test_a_random_score_belongs_to_one_version_and_one_protocol(
     for missing in (find_task("Hopper-v5"), find_task("Pong-v5")):
         with pytest.raises(UsageError, match=f"--tasks {missing.name}`$"):
             score(missing)
-
-
-def test_sizes_are_those_of_envpool() -> None:
-    """What a replay takes is told before the simulator is imported."""
-    for task in ENVPOOL.values():
-        sizes = task.obs_size, task.action_size, task.num_actions
-        if task.family == "atari":
-            assert sizes == (0, 0, 0)
-            continue
-        with warnings.catch_warnings():  # as above
-            warnings.simplefilter("ignore")
-            specification = envpool.make_spec(task.simulator_id, **task.options)
-            obs, action = specification.observation_space, specification.action_space
-        discrete = task.actions == "discrete"
-        of_action = (0, int(action.n)) if discrete else (flatdim(action), 0)
-        assert sizes == (len(task.observed) or flatdim(obs), *of_action), task.name
 
 
 @pytest.mark.parametrize(
