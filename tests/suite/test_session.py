@@ -176,14 +176,6 @@ def test_seeds_are_trained_together_or_in_turn(tmp_path: Path) -> None:
     assert run_json(tmp_path / "turn", 2)["config"]["seeds"] == [2]
 
 
-@pytest.mark.parametrize("entry", [train_together, train_in_turn])
-def test_a_seed_that_diverges_is_told_by_the_exit_status(entry: Any, tmp_path: Path) -> None:
-    """The others finish."""
-    assert command(entry, tmp_path, {1: math.nan})[0] == 2
-    statuses = [run_json(tmp_path, seed)["status"] for seed in (1, 2, 3)]
-    assert statuses == ["diverged", "finished", "finished"]
-
-
 @pytest.mark.parametrize("ended", [{}, {1: math.nan}, {2: math.nan}, {1: math.nan, 2: math.nan}])
 def test_a_command_of_several_seeds_goes_on_after_those_that_ended(
     ended: dict[int, float], tmp_path: Path

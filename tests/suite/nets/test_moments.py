@@ -8,6 +8,7 @@ import torch
 
 from suite.envs.vector_env import Step
 from suite.nets.moments import DeviceMoments, RewardScale, RunningMoments
+from tests.agents.trainings import random_flags
 
 CPU = torch.device("cpu")
 
@@ -86,40 +87,23 @@ def test_statistics_in_a_policys_weights_are_taken_out_again() -> None:
 
 
 def test_rewards_are_divided_by_the_deviation_of_discounted_sums() -> None:
-    """Against a slow loop over environments: sums of past rewards, anew after each end."""
-    rng = np.random.default_rng(0)
+    """Against a slow loop over environments: sums of past rewards, anew after each end.
+
+    Ignored rows do not count, and the sum of the ended episode does not live on in them.
+    """
+    rng, no = np.random.default_rng(0), np.zeros((1, 3))
     scale, sums, seen = RewardScale(3, 0.9, 1.5), [0.0] * 3, []
-    for _ in range(40):
-        rewards, dones = rng.normal(1, 5, size=3), rng.uniform(size=3) < 0.2
+    for terminations, truncations, valid in zip(*random_flags(rng, 40, 3), strict=True):
+        rewards = rng.normal(1, 5, size=3) * valid
         for i in range(3):
             sums[i] = 0.9 * sums[i] + rewards[i]
-            seen.append(sums[i])
-            if dones[i]:
+            if valid[i]:
+                seen.append(sums[i])
+            if terminations[i] or truncations[i]:
                 sums[i] = 0.0
         deviation = math.sqrt(np.var(seen) + 1e-8)
         expected = [max(min(reward / deviation, 1.5), -1.5) for reward in rewards]
-        scaled = scale(rewards, np.ones(3, dtype=bool), dones)
-        np.testing.assert_allclose(scaled, expected, rtol=1e-10)
-
-
-def test_a_step_is_scaled_by_what_its_rewards_ends_and_ignored_rows_say() -> None:
-    """The same numbers as from its parts; an end resets the sum of its environment."""
-    rng = np.random.default_rng(0)
-    whole, parts = RewardScale(3, 0.9, 1.5), RewardScale(3, 0.9, 1.5)
-    for _ in range(20):
-        rewards, flags = rng.normal(1, 5, size=(1, 3)), rng.uniform(size=(3, 1, 3)) < 0.3
-        no = np.zeros((1, 3))
-        step = Step(no, no, rewards, rewards, flags[0], flags[1], ~flags[2], no, no, no)
-        expected = parts(rewards[0], ~flags[2, 0], (flags[0] | flags[1])[0])
-        np.testing.assert_array_equal(whole.of(step).rewards, expected[None])
-
-
-def test_statistics_of_rewards_skip_ignored_rows() -> None:
-    """A reward sum of the ended episode neither lives on nor counts twice."""
-    scale = RewardScale(2, 0.5, 10.0)
-    alive, ended = np.array([True, True]), np.array([False, True])
-    scale(np.array([1.0, 3.0]), alive, ended)
-    scale(np.array([1.0, 0.0]), ~ended, np.zeros(2, dtype=bool))
-    seen = np.array([1.0, 3.0, 1.5])
-    assert scale._moments.count == 3
-    assert float(scale._moments.variance) == pytest.approx(seen.var())
+        ends = terminations[None], truncations[None]
+        step = Step(no, no, rewards[None], no, *ends, valid[None], no, no, no)
+        np.testing.assert_allclose(scale.of(step).rewards[0], expected, rtol=1e-10)
+    assert 50 < len(seen) < 120

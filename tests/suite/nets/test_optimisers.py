@@ -105,7 +105,10 @@ def test_the_norm_is_that_of_all_weights() -> None:
 def test_rmsprop_equals_a_reference_written_out(
     in_root: bool, initial_average: float, clip: float | None
 ) -> None:
-    """A slow float64 loop: w -= lr g / sqrt(ms + eps), or w -= lr g / (sqrt(ms) + eps)."""
+    """A slow float64 loop: w -= lr g / sqrt(ms + eps), or w -= lr g / (sqrt(ms) + eps).
+
+    The first gradient is 0: clipping divides by a norm, which must not make it NaN.
+    """
     module = nn.Linear(3, 2)
     flat = FlatWeights(module)
     optimiser = RMSprop(
@@ -114,8 +117,8 @@ def test_rmsprop_equals_a_reference_written_out(
     weights = flat.vector.double().tolist()
     averages = [initial_average] * 8
     rng = np.random.default_rng(0)
-    for _ in range(5):
-        gradient = rng.normal(size=8)
+    for step in range(5):
+        gradient = rng.normal(size=8) * (step > 0)
         norm = optimiser.minimise(linear(gradient, module), 0.1, clip)
         length = math.sqrt(sum(g * g for g in gradient))
         assert float(norm) == pytest.approx(length, rel=1e-6)  # of what came, not what was left
@@ -158,20 +161,3 @@ def follow(
         torch.testing.assert_close(norm, length)
         for one, other in zip(ours.parameters(), theirs.parameters(), strict=True):
             torch.testing.assert_close(one, other)
-
-
-@pytest.mark.parametrize("clip", [None, 0.5])
-def test_a_gradient_of_zero_changes_nothing(clip: float | None) -> None:
-    """Clipping divides by the norm; a norm of 0 must not become NaN."""
-    for form in (*FORMS, "adam"):
-        module = nn.Linear(3, 2)
-        before, flat = module.weight.detach().clone(), FlatWeights(module)
-        optimiser: Optimiser = Adam(flat)
-        if form != "adam":
-            in_root, average = FORMS[form]
-            optimiser = RMSprop(
-                flat, decay=0.9, epsilon=1e-5, epsilon_in_root=in_root, initial_average=average
-            )
-        norm = optimiser.minimise(linear(np.zeros(8), module), 0.1, clip)
-        assert norm.item() == 0.0
-        assert torch.equal(module.weight, before)
