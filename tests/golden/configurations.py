@@ -114,7 +114,6 @@ TABLE: dict[str, dict[str, str]] = {
             "mujoco-small sb3_control SAC task=InvertedPendulum-v4 evaluation_interval=150"
         ),
         "classic, sb3_control": "classic sb3_control SAC task=Pendulum-v1 evaluation_interval=150",
-        "mujoco, sb3_control": "mujoco sb3_control SAC task=HalfCheetah-v4 evaluation_interval=150",
         "mujoco, tianshou_control": (
             "mujoco tianshou_control SAC task=HalfCheetah-v4 evaluation_interval=150"
         ),
@@ -406,10 +405,6 @@ TABLE: dict[str, dict[str, str]] = {
             "mujoco alf SAC task=Ant-v4 prior=uniform reward_weights=(1.0,-0.5,0.0,0.5) "
             "entropy_in_target=False num_critics=3 log_std_min=-1.0 log_std_max=0.0 tau=1.0 "
             "update_ratio=1.5 env_steps=300 evaluation_interval=300 cut"
-        ),
-        "tuned, no option, another target": (
-            "classic tuned SAC task=Pendulum-v1 env_steps=300 evaluation_interval=300 "
-            "initial_alpha=0.2 target_entropy_per_action=0.5"
         ),
         "a prior of one's own, equal priorities, all weighted": (
             "mujoco-small tuned SAC task=InvertedPendulum-v4 env_steps=300 "
