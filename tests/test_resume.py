@@ -23,6 +23,7 @@ from suite.record.journal import Journal
 from suite.record.manifest import POLICY
 from suite.record.recorder import Recorder
 from suite.settings.command_line import run_main
+from tests.flags import flags
 from tests.forms import by_agent
 
 EXACT = ("episodes.csv", "evaluations.csv", "updates.csv")
@@ -171,11 +172,10 @@ def test_a_training_cut_at_any_step_ends_with_the_same_bytes(
     ],
 )
 def test_an_extended_run_has_the_bytes_of_one_that_was_longer_from_the_start(
-    case: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    case: str, tmp_path: Path
 ) -> None:
     """Also where it ended between two reports, and its replay had less room."""
     agent, config = CASES[case]
-    monkeypatch.setattr(os, "fsync", lambda descriptor: None)
     train(agent, config, tmp_path / "whole")
     for share in (0.45, 0.7):
         steps = int(share * config.env_steps) // config.num_envs * config.num_envs
@@ -230,14 +230,14 @@ def test_a_run_that_cannot_be_extended_is_refused_and_left_as_it_is(tmp_path: Pa
     assert (kept / "checkpoint").exists()
     assert not (dropped / "checkpoint").exists()
     before = {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
-    for seed, flags, reason in (
+    for seed, changes, reason in (
         (2, ["--env-steps=800"], "cannot be extended (its checkpoint is gone)"),
         (1, ["--env-steps=800", "--gamma=0.5"], "cannot be extended (its checkpoint has another"),
         (1, ["--env-steps=400"], "holds a finished run: choose"),
         (1, ["--env-steps=200"], "holds a finished run: choose"),
     ):
         with pytest.raises(UsageError) as error:
-            a2c.main([*command, f"--seeds={seed}", *flags])
+            a2c.main([*command, f"--seeds={seed}", *changes])
         assert reason in str(error.value)
         assert before == {path: path.read_bytes() for path in before}
     assert a2c.main([*command, "--seeds=1", "--env-steps=800"]) == 0
@@ -271,7 +271,7 @@ def test_a_command_that_is_asked_to_stop_writes_a_checkpoint(
     handlers = [signal.getsignal(number) for number in signal.Signals]
     with monkeypatch.context() as patch:
         patch.setattr(Recorder, "log", log_and_signal)
-        patch.setattr(sys, "argv", [case, *flags(config), "--out", str(tmp_path / "cut")])
+        patch.setattr(sys, "argv", [case, *words(config), "--out", str(tmp_path / "cut")])
         assert run_main(agent.main) == 130
     out = capsys.readouterr().out
     (steps,) = re.findall(
@@ -282,7 +282,7 @@ def test_a_command_that_is_asked_to_stop_writes_a_checkpoint(
     assert "goes on past" not in out
     assert [signal.getsignal(number) for number in signal.Signals] == handlers
     assert logs == 2  # it ended with the step, not with the run
-    assert agent.main([*flags(config), "--out", str(tmp_path / "cut")]) == 0
+    assert agent.main([*words(config), "--out", str(tmp_path / "cut")]) == 0
     said = [line for line in capsys.readouterr().out.splitlines() if "goes on" in line]
     assert said == [f"seed-{seed} goes on past {steps} env_steps" for seed in config.seeds]
     record = json.loads((tmp_path / "cut" / f"seed-{config.seeds[0]}" / "run.json").read_text())
@@ -331,7 +331,7 @@ class Killable:
         started = time.perf_counter()
         train(agent, config, directory / "whole")
         self.seconds = time.perf_counter() - started
-        self.command = [sys.executable, "-m", agent.__name__, *flags(config)]
+        self.command = [sys.executable, "-m", agent.__name__, *words(config)]
         self.command += ["--out", str(directory / "cut"), "--checkpoint-minutes", "0.002"]
 
     @property
@@ -371,13 +371,6 @@ class Killable:
         return [record.stat().st_ino for record in self._records()]
 
 
-def flags(config: Any) -> list[str]:
+def words(config: Any) -> list[str]:
     """Return the command line that says all of a configuration, and keeps what `train` does."""
-    words = [] if config.evaluation_rule == "training" else ["--keep-best"]
-    for name, value in vars(config).items():
-        flag = name.replace("_", "-")
-        if isinstance(value, bool):
-            words.append(f"--{flag}" if value else f"--no-{flag}")
-        else:
-            words += [f"--{flag}", *map(str, value if isinstance(value, tuple) else [value])]
-    return words
+    return ["--keep-best"] * (config.evaluation_rule != "training") + flags(vars(config))

@@ -17,6 +17,7 @@ import torch
 from suite import session
 from suite.envs.vector_env import Step, VectorEnv
 from tests.agents.trainings import SETTINGS, fields, module_of
+from tests.flags import flags
 
 LOG_INTERVAL, POISONED = 50, 145
 TINY = {"env_steps": 240, "log_interval": LOG_INTERVAL, "learning_starts": 24, "replay_start": 0}
@@ -112,11 +113,7 @@ def test_what_is_no_number_is_found_within_one_log_interval(
     settings = SETTINGS[agent] | {name: each for name, each in TINY.items() if name in known}
     if agent in ("sac_discrete", "acer"):
         settings["task"] = "CartPole-v1"
-    words = [f"--out={tmp_path}"]
-    for name, value in settings.items():
-        flag = f"--{name.replace('_', '-')}"
-        words += [flag, *map(str, value if isinstance(value, tuple) else [value])]
-    assert module.main(words) == 2
+    assert module.main([f"--out={tmp_path}", *flags(settings)]) == 2
     record = json.loads((tmp_path / "seed-1" / "run.json").read_text())
     assert record["status"] == "diverged"
     found = re.fullmatch(r"non-finite .* at (\d+) env_steps", record["error"])

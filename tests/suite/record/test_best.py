@@ -15,6 +15,7 @@ from suite.base.errors import UsageError
 from suite.record.best import BestPolicies
 from suite.record.manifest import BEST, leave_out_policy
 from suite.record.records import read_record
+from tests.flags import flags
 
 SHORT = {
     **{"env_steps": 120, "evaluation_interval": 40, "log_interval": 60, "device": "cpu"},
@@ -33,15 +34,7 @@ AGENTS: dict[Any, dict[str, Any]] = {
 
 def train(agent: Any, out: Path, **changes: Any) -> None:
     """Train by an agent's own command."""
-    settings = {**SHORT, **AGENTS[agent], **changes}
-    words = []
-    for name, value in settings.items():
-        flag = f"--{name.replace('_', '-')}"
-        if isinstance(value, bool):
-            words.append(flag if value else flag.replace("--", "--no-", 1))
-        else:
-            values = value if isinstance(value, tuple) else (value,)
-            words += [flag, *map(str, values)]
+    words = flags({**SHORT, **AGENTS[agent], **changes})
     assert agent.main([*words, "--out", str(out), "--keep-best"]) == 0
 
 
