@@ -43,25 +43,6 @@ def weights(learner: impala.Learner | a2c.Learner) -> Tensor:
 # Losses and updates
 
 
-def test_losses_equal_a_slow_float64_derivation() -> None:
-    """Sums over rows with their weights; any sign error shows in its own term."""
-    rng = np.random.default_rng(0)
-    log_probs, entropies, values, advantages, vs = columns = rng.normal(size=(5, 4, 3))
-    weights = rng.uniform(size=(4, 3)) * (rng.uniform(size=(4, 3)) < 0.7)
-    policy = value = entropy = 0.0
-    for t in range(4):
-        for i in range(3):
-            policy -= weights[t, i] * log_probs[t, i] * advantages[t, i]
-            value += weights[t, i] * (vs[t, i] - values[t, i]) ** 2 / 2
-            entropy += weights[t, i] * entropies[t, i]
-    first, second, third, pg_advantages, targets = (torch.from_numpy(c) for c in columns)
-    returns = impala.VTraceReturns(targets, pg_advantages)
-    parts = impala.losses(first, second, third, returns, torch.from_numpy(weights))
-    np.testing.assert_allclose([float(p) for p in parts], [policy, value, entropy], rtol=1e-12)
-    config = replace(TINY, value_coef=0.3, entropy_coef=0.2)
-    assert float(parts.total(config)) == pytest.approx(policy + 0.3 * value - 0.2 * entropy)
-
-
 @pytest.mark.parametrize("spaces", [CONTROL, SWINGING])
 @pytest.mark.parametrize("lstm_inputs", [None, "features", "action_and_reward"])
 def test_an_update_has_the_gradient_of_slow_losses(spaces: Spaces, lstm_inputs: Any) -> None:
@@ -88,8 +69,11 @@ def test_an_update_has_the_gradient_of_slow_losses(spaces: Spaces, lstm_inputs: 
         *(batch.discounts, batch.rewards, values[:-1].detach(), values[-1].detach()),
         trace_mask=batch.trace_mask,
     )
-    parts = impala.losses(log_probs, entropies, values[:-1], returns, batch.weights)
-    gradients = torch.autograd.grad(parts.total(config), list(network.parameters()))
+    policy = -(log_probs * returns.pg_advantages * batch.weights).sum()
+    value = 0.5 * ((returns.vs - values[:-1]).square() * batch.weights).sum()
+    entropy = (entropies * batch.weights).sum()
+    loss = policy + config.value_coef * value - config.entropy_coef * entropy
+    gradients = torch.autograd.grad(loss, list(network.parameters()))
     expected = torch.cat([gradient.flatten() for gradient in gradients])
     norm = expected.norm()
     if config.max_gradient_norm is not None:
@@ -260,12 +244,9 @@ def recorded(recorder: Recorder) -> list[bytes]:
     return [(recorder.seed_directories[0] / name).read_bytes() for name in RECORDED]
 
 
-@pytest.mark.parametrize(("policy_lag", "lstm_size"), [(1, 6), (2, 0)])
-def test_timing_changes_no_bit(
-    policy_lag: int, lstm_size: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_timing_changes_no_bit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A slow learner, a slow collector, or one after the other in one thread: the same bytes."""
-    config = replace(TINY, policy_lag=policy_lag, lstm_size=lstm_size, num_minibatches=2)
+    config = replace(TINY, policy_lag=2, lstm_size=6, num_minibatches=2)
     config = replace(config, env_steps=240, normalise_observations=True)
     expected = recorded(train(config, tmp_path / "plain")[1])
     update, recv = impala.update, VectorEnv.recv
