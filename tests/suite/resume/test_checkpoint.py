@@ -141,38 +141,32 @@ def test_a_pickle_in_disguise_is_refused_and_not_run(form: str, tmp_path: Path) 
     assert target.exists()  # the bomb was live
 
 
-def header(entries: dict[str, object], data: bytes = b"") -> bytes:
-    text = json.dumps(entries).encode()
+def forged(kind: str, shape: int, end: int, data: bytes) -> bytes:
+    """Return a file of one tensor whose header claims this."""
+    entry = {"dtype": kind, "shape": [shape], "data_offsets": [0, end]}
+    text = json.dumps({"x": entry}).encode()
     return struct.pack("<Q", len(text)) + text + data
 
 
-@pytest.mark.parametrize(
-    "content",
-    [
-        struct.pack("<Q", 2**62) + b"{}",
-        header({"x": {"dtype": "F32", "shape": [2**40], "data_offsets": [0, 4]}}, b"abcd"),
-        header({"x": {"dtype": "F4", "shape": [2], "data_offsets": [0, 1]}}, b"a"),
-        header({"x": {"dtype": "F32", "shape": [1], "data_offsets": [0, 4]}}, b"abc"),
-    ],
-    ids=["huge header", "huge shape", "type unknown to torch", "cut"],
-)
-def test_a_forged_header_is_refused(content: bytes, tmp_path: Path) -> None:
-    """Offsets, shapes and types are the file's claims, and are not believed."""
-    (saved(tmp_path) / "policy.safetensors").write_bytes(content)
-    with pytest.raises(UsageError, match="unreadable policy"):
-        read_policy(tmp_path)
-
-
 WRONG = {
-    **{"torn": b"{", "list": b"[]", "no agent": b'{"task": "Hopper-v4"}'},
-    **{"list agent": b'{"agent": ["sac"]}', "no text": b"\xff\xfe", "too deep": b"[" * 100_000},
+    "huge header": ("safetensors", struct.pack("<Q", 2**62) + b"{}"),
+    "huge shape": ("safetensors", forged("F32", 2**40, 4, b"abcd")),
+    "type unknown to torch": ("safetensors", forged("F4", 2, 1, b"a")),
+    "cut": ("safetensors", forged("F32", 1, 4, b"abc")),
+    "torn": ("json", b"{"),
+    "list": ("json", b"[]"),
+    "no agent": ("json", b'{"task": "Hopper-v4"}'),
+    "list agent": ("json", b'{"agent": ["sac"]}'),
+    "no text": ("json", b"\xff\xfe"),
+    "too deep": ("json", b"[" * 100_000),
 }
+"""By what is wrong: which of a policy's two files, and what stands in it."""
 
 
-@pytest.mark.parametrize("content", WRONG.values(), ids=WRONG)
-def test_a_wrong_description_is_refused(content: bytes, tmp_path: Path) -> None:
-    """Every bad description is one line of usage error, never a traceback."""
-    (saved(tmp_path) / "policy.json").write_bytes(content)
+@pytest.mark.parametrize(("suffix", "content"), WRONG.values(), ids=WRONG)
+def test_a_wrong_file_is_refused_in_one_line(suffix: str, content: bytes, tmp_path: Path) -> None:
+    """Offsets, shapes and types are the file's claims, and are not believed."""
+    (saved(tmp_path) / f"policy.{suffix}").write_bytes(content)
     with pytest.raises(UsageError, match="unreadable policy") as refusal:
         read_policy(tmp_path)
     assert "\n" not in str(refusal.value)
