@@ -26,6 +26,7 @@ from tests.agents.trainings import (
     table,
     tiny,
     train,
+    watch,
 )
 from tests.scripted import ScriptedEnv
 from tests.slow_lstm import slow_lstm
@@ -283,17 +284,12 @@ def test_rewards_are_scaled_for_learning_alone(
     scripted: type[ScriptedEnv], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """By the factor asked for, in new unrolls as in replayed ones; episodes keep their returns."""
-    update, seen = acer.update, []
+    updates = watch(acer, monkeypatch)
     scripted.spaces = Spaces.vectors(1, 1)
-
-    def watched(learner: Any, config: Any, batch: Transitions, *others: Any) -> Tensor:
-        seen.append(batch.rewards[batch.valid > 0])
-        return update(learner, config, batch, *others)
-
-    monkeypatch.setattr(acer, "update", watched)
     config = replace(TINY, reward_scale=0.25, online_updates=True, replay_start=0, env_steps=100)
     _, recorder = train(replace(config, evaluation_rule="training"), tmp_path)
-    assert set(torch.cat(seen).tolist()) == {0.25}
+    for _, _, batch, *_ in updates:
+        assert set(batch.rewards[batch.valid > 0].tolist()) == {0.25}
     assert set(table(recorder, "episodes.csv").episode_return) == {8.0}
 
 

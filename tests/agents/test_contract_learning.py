@@ -28,6 +28,7 @@ from tests.agents.trainings import (
     table,
     tiny,
     train,
+    watch,
 )
 from tests.forms import by_agent
 from tests.scripted import ScriptedEnv
@@ -257,20 +258,13 @@ def test_the_learning_rate_falls_linearly_to_zero_and_stays_there(
     agent: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The steps before the newest unroll decide; past the horizon nothing is learned."""
-    module, rates = module_of(agent), []
-    update, place = module.update, -2 if agent != "a2c" else -1
-
-    def watched(*arguments: Any) -> Tensor:
-        rates.append(arguments[place])
-        return update(*arguments)
-
-    monkeypatch.setattr(module, "update", watched)
+    updates, place = watch(module_of(agent), monkeypatch), -2 if agent == "a2c" else -3
     changes = {"evaluation_rule": "training", "learning_rate": 0.01}
     if agent.startswith("acer"):
         changes |= {"online_updates": True, "replay_start": 0}
     config = tiny(agent, learning_rate_decay_steps=200, env_steps=300, **changes)
     longer, _ = train(config, tmp_path / "longer")
-    distinct = list(dict.fromkeys(rates))
+    distinct = list(dict.fromkeys(each[place] for each in updates))
     assert distinct[0] == 0.01
     assert distinct[-1] == 0.0
     steps = 200 * (1 - np.array(distinct[:-1]) / 0.01)
@@ -278,9 +272,9 @@ def test_the_learning_rate_falls_linearly_to_zero_and_stays_there(
     assert (np.diff(steps) > config.unroll_rows / 2).all()
     shorter, _ = train(replace(config, env_steps=240), tmp_path / "shorter")
     assert torch.equal(shorter.optimiser.weights.vector, longer.optimiser.weights.vector)
-    rates.clear()
+    updates.clear()
     train(replace(config, learning_rate_decay_steps=0), tmp_path / "constant")
-    assert set(rates) == {0.01}
+    assert {each[place] for each in updates} == {0.01}
 
 
 @pytest.mark.parametrize("agent", ["a2c", "ppo", "impala", "acer", "sac_discrete"])

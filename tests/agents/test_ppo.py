@@ -21,6 +21,7 @@ from tests.agents.trainings import (
     table,
     tiny,
     train,
+    watch,
 )
 
 CLIP = 0.2
@@ -171,36 +172,24 @@ def test_epochs_end_with_the_update_that_finds_the_policy_too_far(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """`max_kl` 0 leaves the updates up to the first that moved; without it all are made."""
-    update, divergences = ppo.update, []
-
-    def watched(*arguments: Any) -> Tensor:
-        metrics = update(*arguments)
-        divergences.append(metrics[ppo.KL].item())
-        return metrics
-
-    monkeypatch.setattr(ppo, "update", watched)
+    updates = watch(ppo, monkeypatch)
     changes = {"num_epochs": 3, "evaluation_rule": "training", "learning_rate": 0.01}
     _, recorder = train(tiny("ppo", **changes), tmp_path / "all")
-    assert table(recorder, "updates.csv").num_updates.iloc[-1] == len(divergences)
-    assert len(divergences) % 6 == 0
-    divergences.clear()
+    assert table(recorder, "updates.csv").num_updates.iloc[-1] == len(updates)
+    assert len(updates) % 6 == 0
+    updates.clear()
     train(tiny("ppo", max_kl=1e-6, **changes), tmp_path / "stopped")
-    far = [divergence > 1e-6 for divergence in divergences]
+    far = [metrics[ppo.KL] > 1e-6 for *_, metrics in updates]
     assert far == [False, True] * (len(far) // 2)
 
 
 def test_the_clip_falls_with_the_learning_rate(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    update, pairs = ppo.update, []
-
-    def watched(*arguments: Any) -> Tensor:
-        pairs.append(arguments[-2:])
-        return update(*arguments)
-
-    monkeypatch.setattr(ppo, "update", watched)
+    updates = watch(ppo, monkeypatch)
     config = tiny("ppo", decay_clip=True, learning_rate_decay_steps=200, evaluation_rule="training")
     train(config, tmp_path)
+    pairs = [(rate, clip) for *_, rate, clip, _ in updates]
     assert pairs[0] == (config.learning_rate, config.clip)
     for rate, clip in pairs:
         assert clip == pytest.approx(config.clip * rate / config.learning_rate)
@@ -211,21 +200,15 @@ def test_recomputed_advantages_keep_the_policy_that_acted(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The second epoch's values are new; the ratio's denominator stays that of the first."""
-    update, seen = ppo.update, []
-
-    def watched(*arguments: Any) -> Tensor:
-        seen.append(arguments[2])
-        return update(*arguments)
-
-    monkeypatch.setattr(ppo, "update", watched)
+    updates = watch(ppo, monkeypatch)
     changes = {"num_epochs": 2, "num_minibatches": 1, "env_steps": 20, "learning_rate": 0.01}
     for recomputes in (False, True):
-        seen.clear()
+        updates.clear()
         config = tiny("ppo", **changes, recompute_advantages=recomputes, log_interval=20)
         train(config, tmp_path / str(recomputes))
         first, second = (
             {name: each.flatten().sort()[0] for name, each in rows._asdict().items()}
-            for rows in seen
+            for _, _, rows, *_ in updates
         )
         assert torch.equal(first["log_probs"], second["log_probs"])
         for name in ("values", "advantages", "returns"):

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
+import pytest
 import torch
 from torch import Tensor
 
@@ -109,6 +110,18 @@ def train(config: Any, directory: Path, **options: Any) -> tuple[Any, Recorder]:
     learner = module_of(agent).train(config, recorder)
     recorder.finish()
     return learner, recorder
+
+
+def watch(module: Any, monkeypatch: pytest.MonkeyPatch) -> list[tuple[Any, ...]]:
+    """Return a list that gets arguments and result of every update that an agent makes."""
+    update, seen = module.update, list[tuple[Any, ...]]()
+
+    def watched(*arguments: Any) -> Any:
+        seen.append((*arguments, update(*arguments)))
+        return seen[-1][-1]
+
+    monkeypatch.setattr(module, "update", watched)
+    return seen
 
 
 def table(recorder: Recorder, name: str, seed: int = 0) -> pd.DataFrame:
