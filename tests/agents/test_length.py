@@ -17,44 +17,27 @@ FILE_LINES, FUNCTION_LINES, LOOP_LINES = 500, 60, 80
 """At most so many lines of a file of `suite`, of a function, and of `train`, read as a whole."""
 
 
+def too_long(text: str, **bounds: int) -> list[str]:
+    """Return functions and methods that are too long; decorators do not count."""
+    nodes = [node for node in ast.walk(ast.parse(text)) if isinstance(node, ast.FunctionDef)]
+    lengths = [(each.name, (each.end_lineno or 0) - each.lineno + 1) for each in nodes]
+    return [name for name, length in lengths if length > bounds.get(name, FUNCTION_LINES)]
+
+
 @pytest.mark.parametrize("agent", agents.AGENTS)
-def test_an_agent_is_short(agent: str) -> None:
+def test_an_agent_is_short_and_its_mathematics_begins_early(agent: str) -> None:
     """Who adds a feature that makes it longer gives the feature a home in `suite/`, or a file."""
-    assert len(lines_of(agent)) <= LINES[agent]
-
-
-@pytest.mark.parametrize("agent", agents.AGENTS)
-def test_an_agents_mathematics_begins_early(agent: str) -> None:
-    """The first function of the file; before it stand docstring and imports at least."""
-    tree = ast.parse("\n".join(lines_of(agent)))
-    first = next(node for node in tree.body if isinstance(node, ast.FunctionDef))
+    text = Path(agents.__file__).with_name(f"{agent}.py").read_text()
+    assert len(text.splitlines()) <= LINES[agent]
+    first = next(node for node in ast.parse(text).body if isinstance(node, ast.FunctionDef))
     assert ast.get_docstring(first)
     assert first.lineno <= FIRST_EQUATION
-
-
-@pytest.mark.parametrize("agent", agents.AGENTS)
-def test_an_agents_functions_are_short(agent: str) -> None:
-    """Methods and functions inside functions, too; decorators do not count."""
-    tree = ast.parse("\n".join(lines_of(agent)))
-    functions = [node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)]
-    lengths = [(each.name, (each.end_lineno or 0) - each.lineno + 1) for each in functions]
-    bounds = {"train": LOOP_LINES}
-    too_long = [each for each in lengths if each[1] > bounds.get(each[0], FUNCTION_LINES)]
-    assert functions
-    assert not too_long
-
-
-def lines_of(agent: str) -> list[str]:
-    return Path(agents.__file__).with_name(f"{agent}.py").read_text().splitlines()
+    assert not too_long(text, train=LOOP_LINES)
 
 
 def test_files_and_functions_of_suite_are_short() -> None:
     """500 lines and 60: what grows beyond is divided."""
     files = {path: path.read_text() for path in Path(suite.__file__).parent.rglob("*.py")}
-    long = [path.name for path, text in files.items() if len(text.splitlines()) > FILE_LINES]
-    nodes = [node for text in files.values() for node in ast.walk(ast.parse(text))]
-    functions = [node for node in nodes if isinstance(node, ast.FunctionDef)]
-    lengths = [(each.name, (each.end_lineno or 0) - each.lineno + 1) for each in functions]
     assert files
-    assert not long
-    assert not [each for each in lengths if each[1] > FUNCTION_LINES]
+    assert not [path.name for path, text in files.items() if len(text.splitlines()) > FILE_LINES]
+    assert not [name for text in files.values() for name in too_long(text)]

@@ -94,15 +94,16 @@ def update(
     return sac_alf.update(learner, config, batch, torch.ones(batch.rewards.shape), noise, 0)[0]
 
 
+SHARED: dict[str, Any] = {
+    **{"seeds": (1, 2), "hidden_sizes": (16, 16), "num_critics": 3, "gamma": 0.9, "tau": 0.1}
+}
+
+
 def test_with_one_discrete_action_it_is_sac() -> None:
     """Updates of `agents.sac` from the same streams, with its batches and noise: to rounding."""
-    shared = {"seeds": (1, 2), "hidden_sizes": (16, 16), "num_critics": 3, "gamma": 0.9, "tau": 0.1}
-    hybrid = sac_alf.Config(**shared)
-    plain = sac.Config(task="Pendulum-v1", **shared)
-    ours, theirs = (
-        sac_alf.make_learner(hybrid, spaces(3, 2, 1), CPU),
-        sac.make_learner(plain, 3, 2, CPU),
-    )
+    hybrid, plain = sac_alf.Config(**SHARED), sac.Config(task="Pendulum-v1", **SHARED)
+    ours = sac_alf.make_learner(hybrid, spaces(3, 2, 1), CPU)
+    theirs = sac.make_learner(plain, 3, 2, CPU)
     for one, other in zip(networks(ours), networks(theirs), strict=True):
         assert torch.equal(one, other)
     generator = torch.Generator().manual_seed(0)
@@ -123,33 +124,31 @@ def test_with_one_discrete_action_it_is_sac() -> None:
 
 def test_without_a_continuous_action_it_is_discrete_sac() -> None:
     """Updates of `agents.sac_discrete` read off its critics, at a fixed temperature."""
-    shared = {"seeds": (1, 2), "hidden_sizes": (16, 16), "num_critics": 3, "learn_alpha": False}
-    shared |= {"gamma": 0.9, "tau": 0.1}
-    of, hybrid = spaces(3, 0, 4), sac_alf.Config(initial_choice_alpha=0.3, **shared)
+    of, fixed = Spaces((3,), 4), SHARED | {"learn_alpha": False}
+    hybrid = sac_alf.Config(initial_choice_alpha=0.3, **fixed)
     discrete = sac_discrete.Config(
-        task="CartPole-v1", policy="critics", initial_alpha=0.3, target_period=1, **shared
+        task="CartPole-v1", policy="critics", initial_alpha=0.3, target_period=1, **fixed
     )
-    ours = sac_alf.make_learner(hybrid, Spaces((3,), 4), CPU)
-    theirs = sac_discrete.make_learner(discrete, Spaces((3,), 4), CPU)
-    for mine, other in (
-        (ours.critics, theirs.critics),
-        (ours.target_critics, theirs.target_critics),
-    ):
-        with torch.no_grad():
-            for weight, copied in zip(mine.parameters(), other.parameters(), strict=True):
-                copied.copy_(weight)
+    ours, theirs = (
+        module.make_learner(config, of, CPU)
+        for module, config in ((sac_alf, hybrid), (sac_discrete, discrete))
+    )
+    with torch.no_grad():
+        for weight, copied in zip(critics_of(ours), critics_of(theirs), strict=True):
+            copied.copy_(weight)
     generator = torch.Generator().manual_seed(0)
     for num_updates in range(5):
-        batch = random_batch(generator, 2, 8, of)
+        batch = random_batch(generator, 2, 8, spaces(3, 0, 4))
         metrics = update(ours, hybrid, batch, torch.zeros(2, 2, 8, 0))
         taken = batch.obs_actions[..., 3].long()
         steps = StepBatch(batch.obs, taken, batch.rewards, batch.terminations, batch.next_obs)
         expected = sac_discrete.update(theirs, discrete, steps, num_updates)
         for name in ("critic_loss", "q_value"):
             torch.testing.assert_close(metrics[name], expected[name], atol=1e-6, rtol=1e-5)
-    for mine, other in (
-        (ours.critics, theirs.critics),
-        (ours.target_critics, theirs.target_critics),
-    ):
-        for weight, copied in zip(mine.parameters(), other.parameters(), strict=True):
-            torch.testing.assert_close(weight, copied, atol=1e-6, rtol=1e-5)
+    for weight, copied in zip(critics_of(ours), critics_of(theirs), strict=True):
+        torch.testing.assert_close(weight, copied, atol=1e-6, rtol=1e-5)
+
+
+def critics_of(learner: Any) -> list[Tensor]:
+    """Return the weights of the critics and of their slow copies."""
+    return [*learner.critics.parameters(), *learner.target_critics.parameters()]
