@@ -24,6 +24,7 @@ from suite.record.journal import Journal
 from suite.record.recorder import CHECKPOINT_SECONDS, Recorder
 from suite.settings.command_line import Parser, run_main
 from suite.settings.presets import find_preset
+from tests.benchmarks.speeds import Enough
 
 CASES = {
     "sac": ("mujoco", "HalfCheetah-v4"),
@@ -34,10 +35,6 @@ CASES = {
     "sac_value": ("mujoco", "HalfCheetah-v4"),
 }
 """Suite, whose preset is used, and task."""
-
-
-class Enough(Exception):
-    """What ends a training."""
 
 
 def main(argv: Sequence[str]) -> int:

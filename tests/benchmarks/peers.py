@@ -57,25 +57,21 @@ class Clock(BaseCallback):
             counts.append(self.num_timesteps)
         return True
 
-def make_pong(num_envs, **options):
-    return VecFrameStack(make_atari_env("PongNoFrameskip-v4", num_envs, seed=1, **options), 4)
-
 def make_model():
     common = {"seed": 1, "device": "cpu"}
-    epochs = {"n_steps": 128, "batch_size": 256, "n_epochs": 4}
     if name == "sac":
         env = make_vec_env("HalfCheetah-v5")
         return SAC("MlpPolicy", env, learning_starts=warm_up - 100, **common)
     if name == "a2c-cartpole":
         return A2C("MlpPolicy", make_vec_env("CartPole-v1", 16), **common)
     if name == "ppo-cartpole":
+        epochs = {"n_steps": 128, "batch_size": 256, "n_epochs": 4}
         return PPO("MlpPolicy", make_vec_env("CartPole-v1", 8), **epochs, **common)
     if name == "ppo-halfcheetah":
         return PPO("MlpPolicy", make_vec_env("HalfCheetah-v5", 8), n_steps=256, **common)
-    if name == "ppo-pong":
-        return PPO("CnnPolicy", make_pong(8), **epochs, **common)
     processes = {"vec_env_cls": SubprocVecEnv} if name == "a2c-pong-processes" else {}
-    return A2C("CnnPolicy", make_pong(16, **processes), **common)
+    env = make_atari_env("PongNoFrameskip-v4", 16, seed=1, **processes)
+    return A2C("CnnPolicy", VecFrameStack(env, 4), **common)
 
 if __name__ == "__main__":
     torch.set_num_threads(threads)
@@ -198,7 +194,6 @@ print(steps // num_envs * num_envs / (time.perf_counter() - started))
 """
 SCRIPT = """
 import runpy, sys, time
-from types import SimpleNamespace
 from unittest import mock
 import gymnasium, torch
 from gymnasium import wrappers
@@ -209,62 +204,29 @@ torch.set_num_threads(1)
 sys.modules["wandb"] = mock.MagicMock()  # nothing is tracked
 sys.path.insert(0, root)
 
-class Clock:
+class Clocked(SyncVectorEnv):
+    # The script's environments, as gymnasium had them when it was written, with a clock.
     num_steps, started = 0, 0.0
 
-    def look(self):
+    def __init__(self, env_fns):
+        super().__init__(env_fns, autoreset_mode=AutoresetMode.SAME_STEP)
+
+    def step(self, actions):
         if self.num_steps == warm_up:
             self.started = time.perf_counter()
         if self.num_steps == warm_up + steps:
             print(steps / (time.perf_counter() - self.started), flush=True)
             raise SystemExit
         self.num_steps += self.num_envs
-
-class Clocked(SyncVectorEnv, Clock):
-    # The script's environments, as gymnasium had them when it was written, with a clock.
-    def __init__(self, env_fns):
-        super().__init__(env_fns, autoreset_mode=AutoresetMode.SAME_STEP)
-
-    def step(self, actions):
-        self.look()
         *results, infos = super().step(actions)
         if "final_obs" in infos:
             infos["final_observation"] = infos["final_obs"]
         infos.pop("final_info", None)
         return *results, infos
 
-class Wrapper:
-    def __init__(self, env):
-        self.env = env
-
-    def __getattr__(self, name):
-        return getattr(self.env, name)
-
-    def reset(self, **kwargs):
-        return self.env.reset(**kwargs)
-
-    def step(self, action):
-        return self.env.step(action)
-
-class ClockedPool(Wrapper, Clock):
-    # The same of envpool's, with the methods of gym at the time.
-    def reset(self):
-        return self.env.reset()[0]
-
-    def step(self, action):
-        self.look()
-        obs, reward, terminated, truncated, info = self.env.step(action)
-        return obs, reward, terminated | truncated, info
-
 gymnasium.vector.SyncVectorEnv = Clocked
 transform = wrappers.TransformObservation
 wrappers.TransformObservation = lambda env, f: transform(env, f, None)
-if "envpool" in path:
-    import envpool
-    make = envpool.make
-    envpool.make = lambda task, env_type, **options: ClockedPool(
-        make(task, env_type="gymnasium", **options))
-    sys.modules["gym"] = SimpleNamespace(Wrapper=Wrapper, spaces=gymnasium.spaces)
 sys.argv[1:] = sys.argv[5:]
 runpy.run_path(path, run_name="__main__")
 """
@@ -424,12 +386,6 @@ COMPARISONS = {
         f"--task=HalfCheetah-v4 {_LONG_PPO} --normalise-observations "
         "--reward-normalisation=discounted_returns",
         "ppo_continuous_action.py --env-id=HalfCheetah-v5 --num-envs=8 --num-steps=256",
-    ),
-    "ppo-pong": ppo(
-        "pong",
-        *(2, 1_024),
-        f"--suite=atari-7 --task=Pong-v5 --protocol=noframeskip {_PPO}",
-        "ppo_atari_envpool.py --env-id=Pong-v5",
     ),
     "a2c-cartpole": Comparison(
         steps=160_000,
