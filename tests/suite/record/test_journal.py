@@ -85,13 +85,23 @@ class Run:
         return self.past
 
 
-def tables(folder: Path) -> dict[str, bytes]:
+Tables = dict[str, bytes]
+
+
+def tables(folder: Path) -> Tables:
     paths = sorted(folder.glob("seed-*/*.csv"))
     return {
         str(path.relative_to(folder)): path.read_bytes()
         for path in paths
         if path.name != "timing.csv"
     }
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> Tables:
+    """The tables of a run that was not killed."""
+    Run(folder := tmp_path_factory.mktemp("whole")).play()
+    return tables(folder)
 
 
 def cut(folder: Path, stops: int = 55, **options: Any) -> Path:
@@ -109,8 +119,8 @@ def run_json(folder: Path, seed: int = 1) -> dict[str, Any]:
 @pytest.mark.parametrize(
     ("task", "stops"),
     [
-        *product(["CartPole-v1", "Pendulum-v1"], [5, 7, 8, 20, 34, 45, 59]),
-        *product(["gymnasium:CartPole-v1", "TMaze-v0", "Claw-v0"], [45]),
+        *product(["CartPole-v1"], [5, 7, 8, 34, 59]),
+        *product(["Pendulum-v1", "gymnasium:CartPole-v1", "TMaze-v0", "Claw-v0"], [45]),
     ],
 )
 def test_a_run_goes_on_from_its_newest_checkpoint(task: str, stops: int, tmp_path: Path) -> None:
@@ -148,9 +158,8 @@ def test_a_finished_run_keeps_its_checkpoint_unless_told_not_to(tmp_path: Path) 
         assert names == record | kept
 
 
-def test_an_actions_file_longer_than_its_checkpoint_is_cut(tmp_path: Path) -> None:
+def test_an_actions_file_longer_than_its_checkpoint_is_cut(whole: Tables, tmp_path: Path) -> None:
     """Actions are appended before the checkpoint that counts them, and may be torn."""
-    Run(tmp_path / "whole").play()
     checkpoint = cut(tmp_path / "cut")
     with (checkpoint / "actions.bin").open("ab") as file:
         file.write(b"torn")
@@ -160,36 +169,35 @@ def test_an_actions_file_longer_than_its_checkpoint_is_cut(tmp_path: Path) -> No
     again = Run(tmp_path / "cut")
     assert again.recorder.snapshot is not None
     again.play()
-    assert tables(tmp_path / "cut") == tables(tmp_path / "whole")
+    assert tables(tmp_path / "cut") == whole
 
 
 @pytest.mark.parametrize("name", ["checkpoint/actions.bin", "episodes.csv", "timing.csv"])
 @pytest.mark.parametrize("damage", ["flip", "cut", "lose"])
 def test_a_damaged_file_means_a_run_from_the_start(
-    name: str, damage: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    name: str, damage: str, whole: Tables, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """The bytes are right all the same, and a line says why it takes longer."""
-    Run(tmp_path / "whole").play()
     cut(tmp_path / "cut")
     path = tmp_path / "cut" / "seed-1" / name
-    whole = path.read_bytes()
+    content = bytearray(path.read_bytes())
+    content[3] ^= 1
     if damage == "lose":
         path.unlink()
     else:
-        path.write_bytes(b"" if damage == "cut" else whole[:3] + bytes([whole[3] ^ 1]) + whole[4:])
+        path.write_bytes(content if damage == "flip" else b"")
     again = Run(tmp_path / "cut")
     assert again.recorder.snapshot is None
     assert "seed-1 starts from scratch: " in capsys.readouterr().err
     again.play()
-    assert tables(tmp_path / "cut") == tables(tmp_path / "whole")
+    assert tables(tmp_path / "cut") == whole
 
 
 @pytest.mark.parametrize("what", ["checkpoint.json", "safetensors"])
 def test_a_damaged_checkpoint_means_a_run_from_the_start(
-    what: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    what: str, whole: Tables, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """So does a folder where a file should be, or a file where the folder should be."""
-    Run(tmp_path / "whole").play()
     checkpoint = cut(tmp_path / "cut")
     for path in list(checkpoint.iterdir()):
         if path.name.endswith(what):
@@ -199,16 +207,7 @@ def test_a_damaged_checkpoint_means_a_run_from_the_start(
     assert "unreadable checkpoint" in capsys.readouterr().err
     checkpoint.write_text("")
     Run(tmp_path / "cut").play()
-    assert tables(tmp_path / "cut") == tables(tmp_path / "whole")
-
-
-def rewrite(checkpoint: Path, change: Any) -> None:
-    """Change the content of a checkpoint and its sum with it, as a forger would."""
-    snapshot = read_snapshot(checkpoint)
-    assert snapshot is not None
-    content = dict(snapshot.content)
-    change(content)
-    write_snapshot(checkpoint, Snapshot(content, snapshot.tensors))
+    assert tables(tmp_path / "cut") == whole
 
 
 def places(tree: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
@@ -392,10 +391,9 @@ def test_time_goes_on_where_the_checkpoint_was_made(
 
 
 def test_a_full_disk_leaves_the_checkpoint_before(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    whole: Tables, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The run fails, and goes on from there when there is space again."""
-    Run(tmp_path / "whole").play()
     run, calls = Run(tmp_path / "cut"), 0
 
     def full(descriptor: int) -> None:
@@ -411,12 +409,13 @@ def test_a_full_disk_leaves_the_checkpoint_before(
     again = Run(tmp_path / "cut")
     assert again.recorder.snapshot is not None
     again.play()
-    assert tables(tmp_path / "cut") == tables(tmp_path / "whole")
+    assert tables(tmp_path / "cut") == whole
 
 
-def test_a_run_that_was_begun_anew_gets_no_actions_of_the_older_process(tmp_path: Path) -> None:
+def test_a_run_that_was_begun_anew_gets_no_actions_of_the_older_process(
+    whole: Tables, tmp_path: Path
+) -> None:
     """They would stand before the newer one's own, and spoil what it goes on from."""
-    Run(tmp_path / "whole").play()
     old, new = Run(tmp_path / "cut"), Run(tmp_path / "cut")
     old.env.reset()
     old.journal.record(np.ones((1, 2)))
@@ -428,4 +427,4 @@ def test_a_run_that_was_begun_anew_gets_no_actions_of_the_older_process(tmp_path
     assert again.recorder.snapshot is not None
     assert again.recorder.snapshot.content["numbers"] == [SAVES[-1]]
     again.play()
-    assert tables(tmp_path / "cut") == tables(tmp_path / "whole")
+    assert tables(tmp_path / "cut") == whole
