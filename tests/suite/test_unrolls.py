@@ -276,17 +276,10 @@ def test_the_replay_of_a_killed_run_comes_back(spaces: Spaces) -> None:
     assert_same(ours, theirs)
 
 
-@pytest.mark.parametrize(
-    ("game", "time_limit", "least"),
-    [("Breakout-v5", 180, (6, 2, 2)), ("SpaceInvaders-v5", 250, (2, 0, 2))],
-    ids=["Breakout-v5", "SpaceInvaders-v5"],
-)
-def test_rebuilt_stacks_are_the_simulators_bit_for_bit(
-    game: str, time_limit: int, least: tuple[int, int, int]
-) -> None:
+def test_rebuilt_stacks_are_the_simulators_bit_for_bit() -> None:
     """Across lost lives, games that end, games cut short, and through a ring that wraps."""
     config = small(num_envs=2, unroll_length=10, replay_capacity=100)
-    task = dataclasses.replace(find_task(game), time_limit=time_limit)
+    task = dataclasses.replace(find_task("Breakout-v5"), time_limit=180)
     env = VectorEnv(task, environment_seeds([1], 2, "environments"))
     replay, rng = UnrollReplay(env.spaces, config, 0, CPU), np.random.default_rng(0)
     behaviour, envs = np.zeros((2, 0), dtype=np.float32), np.arange(2)
@@ -308,6 +301,8 @@ def test_rebuilt_stacks_are_the_simulators_bit_for_bit(
             np.testing.assert_array_equal(replay.read(np.full(2, number), envs).obs, expected)
             mixed = replay.read(np.array([unroll, number]), envs).obs
             np.testing.assert_array_equal(mixed[:, 1], expected[:, 1])
-    assert np.greater_equal((lives, games, cut), least).all()
+    assert lives > 5
+    assert games > 1
+    assert cut > 1
     joined = replay.newest().obs.flatten(0, 1)
     assert joined.is_contiguous(memory_format=torch.channels_last)
