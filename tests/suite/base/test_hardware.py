@@ -17,21 +17,33 @@ from tests.gpus import with_gpus
 
 
 @pytest.mark.parametrize(
-    ("name", "num_gpus", "expected"),
+    ("name", "num_gpus", "expected", "chosen"),
     [
-        ("cpu", 2, "cpu"),
-        ("auto", 0, "cpu"),
-        ("auto", 2, "cuda"),
-        ("cuda", 1, "cuda"),
-        ("cuda:1", 2, "cuda:1"),
+        ("cpu", 2, "cpu", []),
+        ("auto", 0, "cpu", []),
+        ("auto", 2, "cuda", []),
+        ("cuda", 1, "cuda", []),
+        ("cuda:1", 2, "cuda:1", [torch.device("cuda:1")]),
     ],
 )
-def test_a_device_is_found_by_name(
-    name: str, num_gpus: int, expected: str, monkeypatch: pytest.MonkeyPatch
+def test_a_device_is_found_by_name_and_is_the_only_one_in_use(
+    name: str,
+    num_gpus: int,
+    expected: str,
+    chosen: list[torch.device],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """`auto` is a GPU where there is one; every other name means what it says."""
+    """`auto` is a GPU where there is one; every other name means what it says.
+
+    What names no GPU goes to torch's current one, which is GPU 0; a planner touches none.
+    """
+    asked: list[torch.device] = []
     with_gpus(monkeypatch, num_gpus)
+    monkeypatch.setattr(torch.cuda, "set_device", asked.append)
     assert find_device(name) == torch.device(expected)
+    assert asked == []
+    assert use_device(name) == torch.device(expected)
+    assert asked == chosen
 
 
 @pytest.mark.parametrize(
@@ -50,22 +62,6 @@ def test_a_device_that_is_not_there_is_a_usage_error(
     with_gpus(monkeypatch, num_gpus)
     with pytest.raises(UsageError, match=message):
         find_device(name)
-
-
-@pytest.mark.parametrize(
-    ("name", "chosen"), [("cuda:1", [torch.device("cuda:1")]), ("cuda", []), ("cpu", [])]
-)
-def test_nothing_lands_on_another_gpu_than_the_one_in_use(
-    name: str, chosen: list[torch.device], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """What names no GPU goes to torch's current one, which is GPU 0; a planner touches none."""
-    asked: list[torch.device] = []
-    with_gpus(monkeypatch, 2)
-    monkeypatch.setattr(torch.cuda, "set_device", asked.append)
-    find_device(name)
-    assert asked == []
-    assert use_device(name) == torch.device(name)
-    assert asked == chosen
 
 
 @pytest.mark.parametrize("tf32", [True, False])

@@ -21,6 +21,7 @@ from suite.envs.vector_env import Spaces, VectorEnv
 from suite.settings.command_line import read_command_line
 
 HERE = "tests.suite.envs.elsewhere"
+FROM = f"--task-from={HERE}"
 
 
 def test_a_task_without_a_row_is_read_from_its_registration() -> None:
@@ -41,45 +42,34 @@ def test_a_task_without_a_row_is_read_from_its_registration() -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "message"),
+    ("flags", "message"),
     [
-        ("no.such.module:Tape-v0", r"cannot import no\.such\.module .*: install it, or name"),
-        (":Tape-v1", r"gymnasium registers no 'Tape-v1'; did you mean Tape-v0\?$"),
-        (f"{HERE}:Tap-v0", rf"^{HERE} registers no 'Tap-v0'; did you mean Tape-v0\?$"),
-        (f"{HERE}:Endless-v0", "no time limit: register it with max_episode_steps$"),
-        (f"{HERE}:Named-v0", "observations Dict, .*gymnasium.wrappers.FlattenObservation$"),
-        (f"{HERE}:Frames-v0", r"observations Box\(96, 96, 3\), not vectors"),
-        (f"{HERE}:Several-v0", r"actions MultiDiscrete\(2,\): .* Discrete, a Box of"),
-        (f"{HERE}:Unbounded-v0", "finite bounds, or a Tuple of these two$"),
-        (f"{HERE}:Pairs-v0", r"actions Tuple: .* Discrete, a Box"),
-        (f"{HERE}:Matrix-v0", "a Box of one axis"),
-        (f"{HERE}:Broken-v0", "^cannot make .*Broken-v0: .*colour"),
+        (f"{FROM}:Tap-v0", rf"^{HERE} registers no 'Tap-v0'; did you mean Tape-v0\?$"),
+        (f"{FROM}:Endless-v0", "no time limit: register it with max_episode_steps$"),
+        (f"{FROM}:Named-v0", "observations Dict, .*gymnasium.wrappers.FlattenObservation$"),
+        (f"{FROM}:Frames-v0", r"observations Box\(96, 96, 3\), not vectors"),
+        (f"{FROM}:Several-v0", r"actions MultiDiscrete\(2,\): .* Discrete, a Box of"),
+        (f"{FROM}:Unbounded-v0", "finite bounds, or a Tuple of these two$"),
+        (f"{FROM}:Pairs-v0", r"actions Tuple: .* Discrete, a Box"),
+        (f"{FROM}:Matrix-v0", "a Box of one axis"),
+        (f"{FROM}:Broken-v0", "^cannot make .*Broken-v0: .*colour"),
+        ("--task-from=no.such:Tape-v0", r"cannot import no\.such .*: install it, or name"),
+        ("--task-from=CartPole-v1", "needs module:id, not 'CartPole-v1'"),
+        ("--task-from=gymnasium:", "needs module:id"),
+        (f"{FROM}:Tape-v0 --task=CartPole-v1", "either --task or --task-from"),
+        ("--task=:Tape-v1", r"gymnasium registers no 'Tape-v1'; did you mean Tape-v0\?$"),
     ],
 )
 def test_a_task_that_no_agent_can_do_is_refused_in_a_line(
-    name: str, message: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    flags: str, message: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     """Whatever is wrong, the line says what to do, and no folder has been made."""
     monkeypatch.chdir(tmp_path)
     find_task(f"{HERE}:Tape-v0")
     with pytest.raises(UsageError, match=message) as refusal:
-        a2c.main([f"--task-from={name}" if name[0] != ":" else f"--task={name}"])
+        a2c.main(flags.split())
     assert "\n" not in str(refusal.value)
     assert not list(tmp_path.iterdir())
-
-
-@pytest.mark.parametrize(
-    ("flags", "message"),
-    [
-        (["--task-from=CartPole-v1"], "needs module:id, not 'CartPole-v1'"),
-        (["--task-from=gymnasium:"], "needs module:id"),
-        (["--task-from", f"{HERE}:Tape-v0", "--task=CartPole-v1"], "either --task or --task-from"),
-    ],
-)
-def test_the_flag_takes_a_module_and_an_id(flags: list[str], message: str) -> None:
-    """A task of ours has a flag of its own, and two tasks are one too many."""
-    with pytest.raises(UsageError, match=message):
-        a2c.main(flags)
 
 
 def test_a_missing_package_is_named_before_a_folder_is_made(

@@ -296,32 +296,34 @@ DEFAULT_TASKS = {
 
 
 @pytest.mark.parametrize("agent", AGENTS)
-def test_a_task_is_trained_in_the_suite_that_comes_first(agent: str) -> None:
-    """`--task Pong-v5` alone takes the settings of `atari-7`, Hopper those of `mujoco`."""
+def test_a_task_or_a_suite_alone_is_trained_by_its_preset(agent: str) -> None:
+    """`--task Pong-v5` takes the settings of `atari-7`, Hopper those of `mujoco`: what comes first.
+
+    A suite trains one of its tasks, not the agent's own default; and a judge has curves, as a
+    misspelt one would let every run pass.
+    """
+    judges = {source.source for source in sources(agent) if source.judges}
     presets = read_presets(agent, importlib.import_module(f"agents.{agent}").Config)
     suites = {suite for suite, _ in presets}
     home = {task: suite for suite in [*SUITES][::-1] for task in find_suite(suite)}
-    assert [
-        home[task] for task in ("Pong-v5", "Hopper-v4", "Reacher-v4", "Ant-v4", "Alien-v5")
-    ] == [*("atari-7", "mujoco", "mujoco-small", "mujoco", "atari")]
+    tasks = ("Pong-v5", "Hopper-v4", "Reacher-v4", "Ant-v4", "Alien-v5")
+    assert [home[task] for task in tasks] == [
+        "atari-7",
+        "mujoco",
+        "mujoco-small",
+        "mujoco",
+        "atari",
+    ]
     for (suite, source), preset in presets.items():
-        if source == find_source(presets, suite, None):
-            for task in (preset.tasks or find_suite(suite))[::4]:
-                _, options = read_command_line(presets, ["--task", task], agent="x")
-                assert options.suite == (home[task] if home[task] in suites else suite)
+        members = preset.tasks or find_suite(suite)
+        config, _ = read_command_line(presets, ["--suite", suite, "--like", source], agent="x")
+        assert config.task in members
+        assert preset.judged_by in (None, *judges)
+        for task in members[::4] if source == find_source(presets, suite, None) else ():
+            _, options = read_command_line(presets, ["--task", task], agent="x")
+            assert options.suite == (home[task] if home[task] in suites else suite)
     config, _ = read_command_line(presets, [], agent="x")
     assert config.task == DEFAULT_TASKS[agent]
-
-
-@pytest.mark.parametrize("agent", AGENTS)
-def test_a_suite_alone_trains_one_of_its_tasks_and_a_judge_has_curves(agent: str) -> None:
-    """Not the agent's own default task; a misspelt judge would let every run pass."""
-    judges = {source.source for source in sources(agent) if source.judges}
-    presets = read_presets(agent, importlib.import_module(f"agents.{agent}").Config)
-    for (suite, source), preset in presets.items():
-        config, _ = read_command_line(presets, ["--suite", suite, "--like", source], agent="x")
-        assert config.task in (preset.tasks or find_suite(suite))
-        assert preset.judged_by in (None, *judges)
 
 
 def test_every_file_belongs_to_an_agent() -> None:
