@@ -3,6 +3,7 @@
 import time
 from collections.abc import Callable
 from concurrent.futures import Future
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -205,7 +206,7 @@ def test_the_lag_is_exactly_what_is_asked(
     )
 
 
-@pytest.mark.parametrize(("lstm_size", "num_minibatches"), [(0, 1), (6, 1), (6, 2)])
+@pytest.mark.parametrize(("lstm_size", "num_minibatches"), [(0, 1), (6, 2)])
 def test_without_a_lag_the_data_are_on_policy(
     lstm_size: int, num_minibatches: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -224,16 +225,9 @@ def test_without_a_lag_the_data_are_on_policy(
 class Inline:
     """Stands in for the second thread: collects at once, before the learner does anything."""
 
-    def __enter__(self) -> "Inline":
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        return None
-
     def submit(self, function: Callable[..., None], *arguments: Any) -> Future[None]:
-        function(*arguments)
         future: Future[None] = Future()
-        future.set_result(None)
+        future.set_result(function(*arguments))
         return future
 
 
@@ -266,7 +260,7 @@ def test_timing_changes_no_bit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
         patch.setattr(VectorEnv, "recv", slow_recv)
         assert recorded(train(config, tmp_path / "slow collector")[1]) == expected
     with monkeypatch.context() as patch:
-        patch.setattr(impala, "worker_thread", Inline)
+        patch.setattr(impala, "worker_thread", lambda: nullcontext(Inline()))
         assert recorded(train(config, tmp_path / "inline")[1]) == expected
     threads = replace(config, num_threads=2)
     assert recorded(train(threads, tmp_path / "threads")[1])[0] == expected[0]

@@ -14,7 +14,6 @@ import pytest
 pytestmark = pytest.mark.long
 
 ROOT = Path(__file__).resolve().parents[2]
-STEPS = ("--env-steps", "320")
 KNOWN = """
 import runpy, sys
 from reproduce.__main__ import main
@@ -34,21 +33,8 @@ sys.exit(main(["list"]))
 """Plans a grid, trains, loads the policy and lists all agents."""
 
 
-@pytest.fixture
-def tree(tmp_path: Path) -> Path:
-    """A checkout of its own, in which `agents/my_a2c.py` is a copy of A2C's file."""
-    for name in ("agents", "reproduce", "suite"):  # with what is compiled already
-        shutil.copytree(ROOT / name, tmp_path / name)
-    references = tmp_path / "results" / "references"
-    references.mkdir(parents=True)
-    for path in (ROOT / "results" / "references").iterdir():
-        (references / path.name).symlink_to(path)
-    shutil.copyfile(ROOT / "agents" / "a2c.py", tmp_path / "agents" / "my_a2c.py")
-    return tmp_path
-
-
 def python(tree: Path, *words: str) -> str:
-    """Run Python in the checkout; return what it printed."""
+    """Run Python in a checkout; return what it printed."""
     command = [sys.executable, *words]
     done = subprocess.run(command, cwd=tree, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
@@ -59,45 +45,49 @@ def read(path: Path) -> dict[str, Any]:
     return json.loads(path.read_text())
 
 
-def agents_in(sources: dict[str, str]) -> list[str]:
-    return [path for path in sources if path.startswith("agents/")]
-
-
-def check_named(run: Path) -> None:
-    """Check that a run has its agent's new name wherever it has one."""
-    record, description = read(run / "run.json"), read(run / "policy.json")
+def record_of(run: Path) -> dict[str, Any]:
+    """Return a run's record, which has its agent's new name wherever it has one."""
+    record = read(run / "run.json")
     assert (record["agent"], record["status"]) == ("my_a2c", "finished")
-    assert agents_in(record["sources"]) == ["agents/__init__.py", "agents/my_a2c.py"]
+    sources = [path for path in record["sources"] if path.startswith("agents/")]
+    assert sources == ["agents/__init__.py", "agents/my_a2c.py"]
     assert record["command"].split("--")[0].endswith("-m agents.my_a2c ")
-    assert description["agent"] == "my_a2c"
+    assert read(run / "policy.json")["agent"] == "my_a2c"
+    return record
 
 
-def test_a_copy_of_an_agents_file_is_an_agent_at_once(tree: Path) -> None:
-    """Recorded, hashed, saved, loaded and listed under its file's name, its origin's nowhere."""
-    lines = python(tree, "-c", KNOWN).splitlines()
-    check_named(tree / "alone" / "seed-1")
+def test_a_copy_of_an_agents_file_is_an_agent_and_may_have_sources_of_its_own(
+    tmp_path: Path,
+) -> None:
+    """Recorded, hashed, saved, loaded and listed under its file's name, its origin's nowhere.
+
+    The file that CONTRIBUTING shows, and the copy's own name in one line, give it its own sources.
+    """
+    for name in ("agents", "reproduce", "suite"):  # with what is compiled already
+        shutil.copytree(ROOT / name, tmp_path / name)
+    references = tmp_path / "results" / "references"
+    references.mkdir(parents=True)
+    for path in (ROOT / "results" / "references").iterdir():
+        (references / path.name).symlink_to(path)
+    file = Path(shutil.copyfile(ROOT / "agents" / "a2c.py", tmp_path / "agents" / "my_a2c.py"))
+    lines = python(tmp_path, "-c", KNOWN).splitlines()
+    record_of(tmp_path / "alone" / "seed-1")
     modules, *listed = lines[lines.index("(2,)") + 1 :]  # of the policy's answer for two
     assert modules == "['agents.my_a2c']"
-    place = listed.index("agent my_a2c")
-    assert listed[place + 1] == "  classic: sb3_control, rl_zoo"
+    assert listed[listed.index("agent my_a2c") + 1] == "  classic: sb3_control, rl_zoo"
 
-
-def test_a_copy_may_have_sources_of_its_own(tree: Path) -> None:
-    """The file that CONTRIBUTING shows, and the copy's own name in one line, are all it takes."""
     page = (ROOT / "CONTRIBUTING.md").read_text()
     (toml,) = re.findall(r"```toml\n(.*?)```", page, re.DOTALL)
     (place,) = re.findall(r"`(results/references/\w+/my_a2c\.toml)`", page)
-    (tree / place).parent.mkdir()
-    (tree / place).write_text(textwrap.dedent(toml))
-    file = tree / "agents" / "my_a2c.py"
+    (tmp_path / place).parent.mkdir()
+    (tmp_path / place).write_text(textwrap.dedent(toml))
     before, after = 'read_presets("a2c", Config)', 'read_presets("my_a2c", Config)'
     assert f"PRESETS = {after}" in page
     assert file.read_text().count(before) == 1
     file.write_text(file.read_text().replace(before, after))
-    words = (*STEPS, "--evaluation-episodes", "1", "--out", "alone")
-    python(tree, "-m", "agents.my_a2c", "--like", "my_lab", *words)
-    check_named(tree / "alone" / "seed-1")
-    record = read(tree / "alone" / "seed-1" / "run.json")
+    words = ["--env-steps=320", "--evaluation-episodes=1", "--out=own"]
+    python(tmp_path, "-m", "agents.my_a2c", "--like=my_lab", *words)
+    record = record_of(tmp_path / "own" / "seed-1")
     assert (record["suite"], record["source"]) == ("classic", "my_lab")
     assert record["config"]["learning_rate"] == 1e-3
     assert place in record["sources"]
