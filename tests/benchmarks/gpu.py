@@ -137,9 +137,10 @@ def rate(repeat: Callable[[], object], seconds: float, device: torch.device) -> 
 def ceilings(options: argparse.Namespace) -> Iterator[Row]:
     """Yield what the machine can do, each for a twentieth of the seconds."""
     device, seconds = hardware.find_device(options.device), options.seconds / 20
-    yield from _products(device, seconds)
-    yield from _graph(device, seconds)
-    yield from _copies(device, seconds)
+    if device.type == "cuda":
+        yield from _products(device, seconds)
+        yield _graph(device, seconds)
+        yield from _copies(device, seconds)
     yield from _draws(device, seconds)
     cores = hardware.num_cores()
     threads = sorted({1, max(1, cores // 2), cores})
@@ -155,11 +156,8 @@ def ceilings(options: argparse.Namespace) -> Iterator[Row]:
 def _products(device: torch.device, seconds: float) -> Iterator[Row]:
     """Yield the speed of batched products, in the two precisions."""
     for precision, name in (("highest", "fp32"), ("high", "TF32")):
-        for batch in (1, 16, 128) if device.type == "cuda" else (1, 2):
+        for batch in (1, 16, 128):
             what = f"products, {name}, {batch} of {MATRIX} x {MATRIX}"
-            if precision == "high" and device.type != "cuda":
-                yield Row(what, None, "GFLOP/s", note=NEEDS_GPU)
-                continue
             left, right, out = torch.randn(3, batch, MATRIX, MATRIX, device=device)
             torch.set_float32_matmul_precision(precision)
             try:
@@ -169,12 +167,8 @@ def _products(device: torch.device, seconds: float) -> Iterator[Row]:
             yield Row(what, speed * batch * 2 * MATRIX**3 / 1e9, "GFLOP/s")
 
 
-def _graph(device: torch.device, seconds: float) -> Iterator[Row]:
-    """Yield how long a node of a replayed graph takes that does next to nothing."""
-    what = f"graph of {GRAPH_NODES} tiny kernels, each"
-    if device.type != "cuda":
-        yield Row(what, None, "us", note=NEEDS_GPU)
-        return
+def _graph(device: torch.device, seconds: float) -> Row:
+    """Return how long a node of a replayed graph takes that does next to nothing."""
     number = torch.zeros(1, device=device)
     number.add_(1.0)
     torch.cuda.synchronize(device)
@@ -182,7 +176,8 @@ def _graph(device: torch.device, seconds: float) -> Iterator[Row]:
     with torch.cuda.graph(graph):
         for _ in range(GRAPH_NODES):
             number.add_(1.0)
-    yield Row(what, 1e6 / GRAPH_NODES / rate(graph.replay, seconds, device), "us")
+    what = f"graph of {GRAPH_NODES} tiny kernels, each"
+    return Row(what, 1e6 / GRAPH_NODES / rate(graph.replay, seconds, device), "us")
 
 
 def _copies(device: torch.device, seconds: float) -> Iterator[Row]:
@@ -190,9 +185,6 @@ def _copies(device: torch.device, seconds: float) -> Iterator[Row]:
     for kind in ("pinned", "pageable"):
         for size, name, unit in ((2**26, "64 MiB", "GB/s"), (2**10, "1 KiB", "us")):
             what = f"copy to the device, {kind}, {name}"
-            if device.type != "cuda":
-                yield Row(what, None, unit, note=NEEDS_GPU)
-                continue
             source = torch.zeros(size, dtype=torch.uint8, pin_memory=kind == "pinned")
             target = torch.empty_like(source, device=device)
 
