@@ -124,7 +124,8 @@ def test_with_one_discrete_action_it_is_sac() -> None:
 
 def test_without_a_continuous_action_it_is_discrete_sac() -> None:
     """Updates of `agents.sac_discrete` read off its critics, at a fixed temperature."""
-    of, fixed = Spaces((3,), 4), SHARED | {"learn_alpha": False}
+    of = Spaces((3,), 4)
+    fixed: dict[str, Any] = SHARED | {"learn_alpha": False}
     hybrid = sac_alf.Config(initial_choice_alpha=0.3, **fixed)
     discrete = sac_discrete.Config(
         task="CartPole-v1", policy="critics", initial_alpha=0.3, target_period=1, **fixed
