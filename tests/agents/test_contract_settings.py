@@ -223,7 +223,6 @@ def test_numbers_out_of_range_are_refused_by_name(agent: str) -> None:
 
 ALL, SACS, ACERS = " ".join(SETTINGS), "sac sac_value sac_discrete sac_alf", "acer acer_continuous"
 REFUSED: list[tuple[str, dict[str, Any], str]] = [
-    *((ALL, {"seeds": seeds}, "seeds") for seeds in ((), (1, 1), (2**31,))),
     (ALL, {"task": "CartPol-v1"}, "CartPol-v1"),
     (ALL.replace("sac_alf", ""), {"task": "Claw-v0"}, "Claw-v0, which has hybrid"),
     ("sac sac_value acer_continuous", {"task": "CartPole-v1"}, "discrete"),
@@ -251,6 +250,7 @@ REFUSED: list[tuple[str, dict[str, Any], str]] = [
     ("acer_continuous", {"replay_count": "fixed", "batch_unrolls": 3}, r"whole, not 2\.666"),
     ("acer", {"lstm_size": 8, "shared_trunk": False}, "shared_trunk"),
     ("impala ppo", {"num_minibatches": 3}, "3"),
+    ("a2c ppo impala acer acer_continuous", {"bfloat16": True}, "bfloat16 is for convolutions"),
     ("ppo", {"lstm_size": 8}, "shared_trunk"),
     ("ppo", {"lstm_size": 8, "shared_trunk": True, "num_minibatches": 5}, "num_envs = 4, not 5"),
     ("impala", {"drop_last_row": True, "unroll_length": 1}, "2, not 1"),

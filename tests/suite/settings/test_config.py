@@ -15,7 +15,6 @@ from suite.settings.config import (
     Positive,
     Rate,
     RunConfig,
-    UnrollConfig,
     Whole,
     Widths,
 )
@@ -86,26 +85,6 @@ def test_a_value_outside_its_range_is_refused_by_name(name: str, value: Any, rul
 def test_the_ends_of_a_range_belong_to_it_where_it_says_so(name: str, value: Any) -> None:
     """A closed end is allowed, None stays None."""
     assert getattr(Settings(**{name: value}), name) == value
-
-
-@dataclass(frozen=True, kw_only=True)
-class Unrolls(UnrollConfig):
-    """The least that an agent with unrolls states."""
-
-    task: str = "CartPole-v1"
-    env_steps: Count = 100
-    num_envs: Count = 4
-    evaluation_rule: Literal["sampled"] = "sampled"
-    unroll_length: Count = 5
-    learning_rate: Rate = 1e-3
-    max_gradient_norm: Positive | None = None
-
-
-def test_bfloat16_is_for_frames() -> None:
-    """A run of vectors that asked for it would be one in float32, and its record would not say."""
-    assert Unrolls(env_steps=20, task="Pong-v5", bfloat16=True).bfloat16
-    with pytest.raises(UsageError, match="bfloat16 is for convolutions, and CartPole-v1 has none"):
-        Unrolls(env_steps=20, bfloat16=True)
 
 
 def test_a_setting_that_is_gone_is_left_out_unless_it_made_a_difference() -> None:
