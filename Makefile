@@ -19,7 +19,7 @@ BESIDE := --numprocesses $(shell expr $$(getconf _NPROCESSORS_ONLN) + 2) --maxpr
 	--max-worker-restart 0
 
 .PHONY: reproduce venv lock browser test test-all test-slow test-tracking test-gpu check format lint types
-.PHONY: train published docs up-to-date site verify bench peers clean
+.PHONY: published docs up-to-date site verify bench peers clean
 
 ## Train A2C on two tasks with ten seeds, then SAC on one with four (about 11 minutes on two cores).
 reproduce: venv
@@ -57,10 +57,10 @@ browser:
 	command -v chromium || command -v google-chrome || \
 		{ apt-get update -qq && apt-get install --yes -qq --no-install-recommends chromium; }
 
-## The test suite, but for types and shapes of calls, pages in a browser, and what takes long: Ray's
-## nodes, agents on a GPU that is not there, all golden runs but one of an agent, measurements, films,
-## exports, drawings while a run trains, the site. Its last line says so.
-CHECKED := not training and not slow and not further and not tracking
+## The test suite, but for types and shapes of calls, pages in a browser, and what takes long: short
+## trainings, Ray's nodes, agents on a GPU that is not there, all golden runs but one of an agent,
+## measurements, films, exports, drawings while a run trains, the site. Its last line says so.
+CHECKED := not slow and not further and not tracking
 test: venv
 	$(PYTEST) -m "$(CHECKED) and not browser and not long" $(BESIDE)
 
@@ -89,10 +89,10 @@ test-gpu: $(if $(filter $(BIN)/python,$(GPU_PYTHON)),venv)
 	exit $$status
 
 ## What continuous integration runs: format, lint, then types, published tables and pages, and the
-## site, each on one core; short trainings, one published run of every agent made again, tests.
+## site, each on one core; one published run of every agent made again, tests.
 check: format lint
 	$(MAKE) --jobs=2 --output-sync=target types up-to-date site
-	$(MAKE) train verify test-all test-tracking
+	$(MAKE) verify test-all test-tracking
 
 format: venv
 	$(BIN)/ruff format --check .
@@ -103,10 +103,6 @@ lint: venv
 
 types: venv
 	$(BIN)/pyright --pythonpath $(BIN)/python
-
-## Train every agent 2,000 steps past its learning start.
-train: venv
-	$(PYTEST) -m training $(BESIDE)
 
 ## Draw everything under results/published again (under five minutes on two cores), and README's
 ## scores.

@@ -31,7 +31,7 @@ TOGETHER = (
 browser, a training, a site or what was read of all sources."""
 BY_CASE = ("tests/agents/test_contract.py",)
 """Files of whose tests one process runs those of a case: they share its training."""
-FIRST = (*TOGETHER, "tests/test_resume.py")
+FIRST = (*TOGETHER, "tests/test_short_trainings.py", "tests/test_resume.py")
 """What takes longest, begun first: at the end no process is left with much."""
 
 CHECKED_CALLS = 2

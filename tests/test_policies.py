@@ -43,7 +43,7 @@ def test_an_example_of_the_page_runs(
         assert -8 < names["returns"].mean() < -3
 
 
-@pytest.mark.training
+@pytest.mark.long
 def test_the_notebook_runs_and_is_committed_without_outputs(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

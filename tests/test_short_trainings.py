@@ -1,4 +1,4 @@
-"""Each agent, through its own command, far enough to see that it learns (`make train`)."""
+"""Each agent, through its own command, far enough to see that it learns."""
 
 import json
 import subprocess
@@ -28,7 +28,7 @@ TRAININGS = {
 """Task, environment steps, evaluation interval and a flag by agent."""
 
 
-@pytest.mark.training
+@pytest.mark.long
 @pytest.mark.parametrize("agent", TRAININGS)
 def test_an_agent_soon_scores_far_above_a_random_policy(agent: str, tmp_path: Path) -> None:
     """The preset's own settings, through the agent's command; its last evaluation counts."""
@@ -43,7 +43,7 @@ def test_an_agent_soon_scores_far_above_a_random_policy(agent: str, tmp_path: Pa
     assert last > 7 * find_task(task).random_score  # an untrained policy may have 5
 
 
-@pytest.mark.training
+@pytest.mark.long
 @pytest.mark.skipif(find_spec("Box2D") is None, reason="needs the extra box2d")
 @pytest.mark.parametrize(
     ("agent", "task", "flags"),

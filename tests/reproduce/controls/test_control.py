@@ -430,7 +430,7 @@ def test_a_peer_takes_the_settings_of_a_source(tmp_path: Path, served: str) -> N
     assert changed <= set(said)
 
 
-@pytest.mark.training
+@pytest.mark.long
 @pytest.mark.parametrize("served", GRIDS)
 def test_a_real_peer_trains(tmp_path: Path, served: str) -> None:
     """2,100 steps of one seed end finished, with updates and with every episode in its table."""
