@@ -17,6 +17,7 @@ from reproduce.gather.collect import collect
 from reproduce.pipeline import gather, write_report
 from reproduce.plan import grid as planning
 from reproduce.plan.grid import Maker, Plan
+from reproduce.plan.make import make_plan, save_plan
 from reproduce.plan.status import Run, runs_of
 from reproduce.report import figures, page
 from reproduce.run import pool as pooling
@@ -26,11 +27,22 @@ from suite.record.recorder import Recorder
 from suite.record.records import KEYS, SCHEMA_VERSION
 from suite.settings.command_line import run_main
 
-RecordRun = Callable[..., Path]
+TASK = "Pendulum-v1"
 StandIn = Callable[[Mapping[int, str]], None]
-Reseal = Callable[[Path], None]
-Tree = Callable[[Path], dict[str, bytes]]
 Say = Callable[[Sequence[str]], tuple[int, str, str]]
+
+
+def pendulum(runs_dir: Path, seeds: Sequence[int] = (1, 2, 3), **asked: Any) -> Plan:
+    """Return SAC's runs of 1,000 steps of Pendulum on a CPU, two side by side."""
+    size: dict[str, Any] = {"tasks": [TASK], "env_steps": 1000, "device": "cpu", "workers": 2}
+    return make_plan("sac", "classic", runs_dir=runs_dir, seeds=seeds, **size | asked)
+
+
+def saved(plan: Plan) -> Plan:
+    """Save a plan, as a harness does before it begins, and return it."""
+    plan.directory.mkdir(parents=True, exist_ok=True)
+    save_plan(plan)
+    return plan
 
 
 def make_report(plan: Plan) -> pd.DataFrame:
@@ -45,9 +57,9 @@ def recorded(plan: Plan, *more: Any) -> dict[str, pd.DataFrame]:
     return collect(plan, runs_of(plan, reads_tables=True), *more)
 
 
-@pytest.fixture
+@pytest.fixture(autouse=True)
 def published(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """An empty `results/published` of the test's own."""
+    """An empty `results/published` of the test's own: none counts ours."""
     folder = tmp_path / "published"
     monkeypatch.setattr(planning, "PUBLISHED", folder)
     return folder
@@ -168,29 +180,21 @@ def _template(plan: Plan) -> dict[str, Any]:
     return dict.fromkeys(KEYS[SCHEMA_VERSION]) | said
 
 
-@pytest.fixture
-def record_run() -> RecordRun:
-    """A function that writes a run's folder as its agent would."""
-    return _record_run
+def reseal(folder: Path, **entries: Any) -> None:
+    """Change entries of a finished run's record, if any, and write its manifest anew."""
+    if entries:
+        record = json.loads((folder / "run.json").read_bytes()) | entries
+        (folder / "run.json").write_text(json.dumps(record))
+    write_manifest(folder, (folder / "run.json").read_bytes())
 
 
-@pytest.fixture
-def reseal() -> Reseal:
-    """A function that writes the manifest of a finished run's folder anew."""
-    return lambda folder: write_manifest(folder, (folder / "run.json").read_bytes())
+def tree(folder: Path) -> dict[str, bytes]:
+    """Return every file below a folder with its bytes."""
+    paths = [path for path in sorted(folder.rglob("*")) if path.is_file()]
+    return {str(path.relative_to(folder)): path.read_bytes() for path in paths}
 
 
-@pytest.fixture
-def tree() -> Tree:
-    """A function that returns every file below a folder with its bytes."""
-    return lambda folder: {
-        str(path.relative_to(folder)): path.read_bytes()
-        for path in sorted(folder.rglob("*"))
-        if path.is_file()
-    }
-
-
-def _record_run(
+def record_run(
     plan: Plan,
     task: str,
     seed: int,
@@ -201,7 +205,7 @@ def _record_run(
     directory: Path | None = None,
     **settings: Any,
 ) -> Path:
-    """Write a run and return its folder.
+    """Write a run as its agent would, and return its folder.
 
     Args:
         plan: where the run belongs and what its configuration is.

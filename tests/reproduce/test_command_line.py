@@ -12,7 +12,6 @@ import tomllib
 import webbrowser
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
 
 import pandas as pd
 import pytest
@@ -25,7 +24,7 @@ from reproduce.commands import grid
 from reproduce.commands import list as listing
 from reproduce.plan import grid as planning
 from reproduce.plan.grid import Maker, Plan
-from reproduce.plan.make import load_plan, make_plan, save_plan
+from reproduce.plan.make import load_plan
 from reproduce.plan.request import FIELDS, GROUPS
 from reproduce.report import figures
 from reproduce.report.tables import COLUMNS
@@ -34,12 +33,8 @@ from reproduce.run import pool
 from reproduce.run.progress import Board
 from suite.settings.command_line import run_main
 from tests.messages import check
-from tests.reproduce.conftest import RecordRun, Say, Tree, leave_out_charts
+from tests.reproduce.conftest import TASK, Say, leave_out_charts, pendulum, record_run, saved, tree
 from tests.suite.envs import elsewhere
-
-pytestmark = pytest.mark.usefixtures("published")
-
-TASK = "Pendulum-v1"
 
 TINY = (
     *("sac", "classic", "--tasks", TASK, "--env-steps", "300", "--seeds", "1", "2"),
@@ -367,9 +362,7 @@ def test_a_reader_that_ends_first_ends_the_command_quietly(
     assert capsys.readouterr().err == ""
 
 
-def test_ctrl_c_says_how_to_go_on(
-    desk: Path, say: Say, record_run: RecordRun, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_ctrl_c_says_how_to_go_on(desk: Path, say: Say, monkeypatch: pytest.MonkeyPatch) -> None:
     """Status 130, no orphan, and a command that goes on where the runs stopped."""
     sleeper = "import os, sys, time; open(sys.argv[1], 'w').write(str(os.getpid())); time.sleep(60)"
     command = (sys.executable, "-I", "-S", "-c", sleeper, str(desk / "pid"))
@@ -400,12 +393,11 @@ def test_ctrl_c_says_how_to_go_on(
 
 
 def test_a_changed_grid_is_refused_and_fresh_starts_beside_it(
-    desk: Path, say: Say, record_run: RecordRun, monkeypatch: pytest.MonkeyPatch
+    desk: Path, say: Say, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """One line with what differs and nothing written; `--fresh` counts no run of the old grid."""
     words = ["sac", "classic", "--tasks", TASK, "--env-steps", "1000", "--device", "cpu"]
-    plan = make_plan("sac", "classic", tasks=[TASK], env_steps=1000, seeds=[1], device="cpu")
-    folder = record_run(plan, TASK, 1)
+    folder = record_run(pendulum(Path("runs"), [1]), TASK, 1)
     monkeypatch.setattr(planning, "sources", lambda agent: {"agents/sac.py": "another"})
     monkeypatch.setattr(planning, "uncommitted", tuple)
     before = {path for path in desk.rglob("*") if path.is_file()}
@@ -426,7 +418,7 @@ def test_a_changed_grid_is_refused_and_fresh_starts_beside_it(
 
 
 def test_a_real_grid_from_command_to_page_and_again(
-    desk: Path, say: Say, tree: Tree, monkeypatch: pytest.MonkeyPatch
+    desk: Path, say: Say, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Two trainings: status 0 and every file; once more, and `report`: no run, the same tables."""
     monkeypatch.setattr(figures, "KINDS", ("svg",))
@@ -482,7 +474,7 @@ def test_a_real_grid_from_command_to_page_and_again(
 
 @pytest.mark.usefixtures("unchecked", "in_this_process")
 def test_a_longer_command_goes_on_where_a_shorter_one_ended(
-    desk: Path, say: Say, tree: Tree, monkeypatch: pytest.MonkeyPatch
+    desk: Path, say: Say, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """With the bytes of one that was longer from the start; a dropped checkpoint is said."""
     monkeypatch.setattr("reproduce.commands.report.report", lambda *arguments, **options: 0)
@@ -523,14 +515,12 @@ def test_a_plan_names_the_tasks_that_it_leaves_out_and_why(
 
 @pytest.mark.usefixtures("undrawn")
 def test_a_report_on_a_fresh_clone_is_of_what_is_published(
-    published: Path, record_run: Any, tree: Any, desk: Path, say: Say
+    published: Path, desk: Path, say: Say
 ) -> None:
     """Its files go to the runs folder; what is published stays as it is."""
-    options: dict[str, Any] = {"tasks": [TASK], "seeds": [1, 2], "device": "cpu"}
-    plan = make_plan("sac", "classic", env_steps=1000, runs_dir=published, **options)
+    plan = saved(pendulum(published, [1, 2]))
     for seed in (1, 2):
         record_run(plan, TASK, seed, {1000: float(seed)}, device="cpu")
-    save_plan(plan)
     before = tree(published)
     status, out, err = say(["report", "sac", "classic"])
     assert (status, err) == (0, "")
@@ -564,9 +554,7 @@ def test_open_shows_the_page_whatever_the_verdict(
     say: Say, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The exit status is the verdict's, and the browser gets the page of this very grid."""
-    plan = make_plan("sac", "classic", runs_dir=tmp_path, tasks=["Pendulum-v1"], seeds=[1])
-    plan.directory.mkdir(parents=True)
-    save_plan(plan)
+    plan = saved(pendulum(tmp_path, [1]))
     opened = list[str]()
     monkeypatch.setattr(webbrowser, "open", opened.append)
     monkeypatch.setattr(pipeline, "exit_status", lambda *_: 1)

@@ -23,7 +23,7 @@ from reproduce.commands import evaluate as evaluating
 from reproduce.commands import grid
 from reproduce.commands.evaluate import evaluate_run
 from reproduce.judge.verdicts import STATUSES
-from reproduce.plan.make import load_plan, make_plan, save_plan
+from reproduce.plan.make import load_plan
 from reproduce.plan.request import SAVED
 from suite.base.errors import UsageError
 from suite.base.randomness import environment_seeds
@@ -31,12 +31,17 @@ from suite.envs.vector_env import VectorEnv
 from suite.record.records import read_record
 from suite.settings.command_line import run_main
 from tests.bombs import Bomb
-from tests.reproduce.conftest import RecordRun, Reseal, make_report, recorded
-
-pytestmark = pytest.mark.usefixtures("published")
+from tests.reproduce.conftest import (
+    TASK,
+    make_report,
+    pendulum,
+    record_run,
+    recorded,
+    reseal,
+    saved,
+)
 
 slow = pytest.mark.slow
-TASK = "Pendulum-v1"
 STARTS = (
     "subprocess.Popen",
     "os.system",
@@ -168,9 +173,7 @@ anything = st.recursive(
 @pytest.mark.parametrize("times", [30, pytest.param(500, marks=slow)])
 def test_a_plan_that_was_tampered_with_is_refused_or_harmless(times: int, tmp_path: Path) -> None:
     """Whatever stands in `plan.json`: a plan inside the runs directory, or one line."""
-    plan = make_plan("sac", "classic", tasks=[TASK], runs_dir=tmp_path, device="cpu")
-    plan.directory.mkdir(parents=True)
-    save_plan(plan)
+    saved(pendulum(tmp_path))
     file = tmp_path / "sac-classic" / "tuned" / "plan.json"
     whole = json.loads(file.read_text())
 
@@ -283,14 +286,10 @@ KINDS = ["evaluations.csv", "timing.csv", "episodes.csv", "run.json"]
 @pytest.mark.usefixtures("without_figures")
 @pytest.mark.parametrize("times", [1, pytest.param(500, marks=slow)])
 def test_one_bad_run_never_sinks_a_report(
-    times: int,
-    tmp_path: Path,
-    record_run: RecordRun,
-    reseal: Reseal,
-    monkeypatch: pytest.MonkeyPatch,
+    times: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Whatever its files say, and whoever sealed them: it is a line, and the other run counts."""
-    plan = make_plan("sac", "classic", tasks=[TASK], num_seeds=2, runs_dir=tmp_path, device="cpu")
+    plan = pendulum(tmp_path, [1, 2])
     steps = plan.env_steps[TASK]
     folder, _ = (record_run(plan, TASK, n, {steps - 9: n, steps: n}) for n in (2, 1))
     (folder / "episodes.csv").write_text("env_steps,episode_return,episode_length\n1,2,3\n4,5,6\n")
@@ -338,15 +337,11 @@ def test_one_bad_run_never_sinks_a_report(
 
 @pytest.mark.parametrize("protocol", [0, 5])
 def test_a_pickle_in_place_of_a_record_or_table_is_not_loaded(
-    protocol: int,
-    tmp_path: Path,
-    deeds: list[str],
-    capsys: pytest.CaptureFixture[str],
-    record_run: RecordRun,
+    protocol: int, tmp_path: Path, deeds: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:
     """A record that is none means that nothing was run; a plan that is none is named."""
     bomb = pickle.dumps(Bomb(tmp_path / "executed"), protocol)
-    plan = make_plan("sac", "classic", tasks=[TASK], num_seeds=2, runs_dir=tmp_path, device="cpu")
+    plan = pendulum(tmp_path, [1, 2])
     record, table = (record_run(plan, TASK, seed) for seed in (1, 2))
     (record / "run.json").write_bytes(bomb)
     (table / "evaluations.csv").write_bytes(bomb)

@@ -19,9 +19,7 @@ from reproduce.report import figures
 from reproduce.report.tables import COLUMNS
 from reproduce.run.lease import Leases
 from suite.envs.tasks import find_task
-from tests.reproduce.conftest import RecordRun, Tree, leave_out_charts, make_report, recorded
-
-pytestmark = pytest.mark.usefixtures("published")
+from tests.reproduce.conftest import leave_out_charts, make_report, record_run, recorded, tree
 
 HOPPER, ANT, STEPS = "Hopper-v4", "Ant-v4", 1_000_000
 
@@ -87,7 +85,7 @@ def test_an_atari_report_has_human_normalised_scores(
 
 
 def test_runs_like_the_reference_reproduce_it_and_everything_is_written(
-    tmp_path: Path, record_run: RecordRun, tree: Tree, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Three seeds around the reference's mean: reproduced; a task without reference: said so."""
     monkeypatch.setattr(figures, "KINDS", ("svg",))
@@ -145,7 +143,7 @@ def test_runs_like_the_reference_reproduce_it_and_everything_is_written(
     [(-0.25, "below", 1), (0.25, "above", 0), (-0.1, "inconclusive", 0)],
 )
 def test_a_shifted_curve_is_noticed(
-    shift: float, verdict: str, status: int, tmp_path: Path, record_run: RecordRun
+    shift: float, verdict: str, status: int, tmp_path: Path
 ) -> None:
     """A quarter of the way to a random policy is far below; exactly the margin decides nothing."""
     plan = mujoco(tmp_path, [HOPPER])
@@ -162,7 +160,7 @@ def test_a_shifted_curve_is_noticed(
 
 @pytest.mark.usefixtures("undrawn")
 def test_failed_and_diverged_runs_are_seen_everywhere(
-    tmp_path: Path, record_run: RecordRun, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Good scores of the other seeds hide neither: tables, page, terminal, and status 2."""
     plan = mujoco(tmp_path, [HOPPER], seeds=[1, 2, 3, 4, 5])
@@ -198,7 +196,7 @@ def test_failed_and_diverged_runs_are_seen_everywhere(
 
 @pytest.mark.usefixtures("undrawn")
 def test_a_report_on_a_killed_grid_says_how_to_go_on(
-    tmp_path: Path, record_run: RecordRun, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """As Ctrl-C does; while somebody runs it there is nothing to start."""
     plan = mujoco(tmp_path, [HOPPER])
@@ -220,7 +218,7 @@ def test_a_report_on_a_killed_grid_says_how_to_go_on(
 
 
 @pytest.mark.usefixtures("undrawn")
-def test_a_report_reads_files_only(tmp_path: Path, record_run: RecordRun, tree: Tree) -> None:
+def test_a_report_reads_files_only(tmp_path: Path) -> None:
     """It changes nothing that a run recorded, and works where the runs' folder was moved to."""
     plan = mujoco(tmp_path / "here", [HOPPER])
     for seed in plan.seeds:

@@ -10,33 +10,20 @@ import pytest
 from reproduce import __main__ as command_line
 from reproduce.commands.compare import compare
 from reproduce.plan.grid import Plan
-from reproduce.plan.make import make_plan
-from suite.record.manifest import write_manifest
 from tests.messages import refused
-from tests.reproduce.conftest import RecordRun
+from tests.reproduce.conftest import TASK, pendulum, record_run, reseal
 
-pytestmark = pytest.mark.usefixtures("published")
-
-TASK, OTHER = "Pendulum-v1", "MountainCarContinuous-v0"
+OTHER = "MountainCarContinuous-v0"
 
 
-def grid(runs_dir: Path) -> Plan:
-    """Where runs of 1,000 steps of two tasks go."""
-    return make_plan(
-        "sac", "classic", env_steps=1000, seeds=[1, 2, 3], device="cpu", runs_dir=runs_dir
-    )
-
-
-def write(
-    record_run: RecordRun, plan: Plan, task: str, scores: list[float], speed: float = 10.0
-) -> None:
+def write(plan: Plan, task: str, scores: list[float], speed: float = 10.0) -> None:
     """One finished run per score, all of the same speed."""
     for seed, score in enumerate(scores, start=1):
         folder = record_run(plan, task, seed, {900: 1e6, 1000: score})
         header = (folder / "timing.csv").read_text().splitlines()[0]
         rows = [f"{step},{step},{step / speed},9,0.1,0.1,0.1,0.1" for step in (100, 500)]
         (folder / "timing.csv").write_text("\n".join([header, *rows]) + "\n")
-        write_manifest(folder, (folder / "run.json").read_bytes())
+        reseal(folder)
 
 
 def only_row(first: Plan, second: Plan) -> dict[str, Any]:
@@ -45,11 +32,11 @@ def only_row(first: Plan, second: Plan) -> dict[str, Any]:
     return row
 
 
-def test_the_interval_is_welchs(tmp_path: Path, record_run: RecordRun) -> None:
+def test_the_interval_is_welchs(tmp_path: Path) -> None:
     """By hand: means 20 and 31, variances 100 and 2, standard error sqrt(103 / 3)."""
-    first, second = grid(tmp_path / "a"), grid(tmp_path / "b")
-    write(record_run, first, TASK, [10.0, 20.0, 30.0], speed=10.0)
-    write(record_run, second, TASK, [30.0, 32.0], speed=25.0)
+    first, second = pendulum(tmp_path / "a"), pendulum(tmp_path / "b")
+    write(first, TASK, [10.0, 20.0, 30.0], speed=10.0)
+    write(second, TASK, [30.0, 32.0], speed=25.0)
     row = only_row(first, second)
     assert (row["score_mean_a"], row["score_mean_b"], row["difference"]) == (20.0, 31.0, 11.0)
     # Variances over seeds: 100 / 3 and 2 / 2, so that the standard error is 5.85947 and the
@@ -69,12 +56,12 @@ def test_the_interval_is_welchs(tmp_path: Path, record_run: RecordRun) -> None:
     ("scores", "interval"), [([1000.0, 1000.0], (-100.0, -100.0)), ([999.0, 1001.0], None)]
 )
 def test_seeds_that_agree_exactly_are_compared_without_complaint(
-    scores: list[float], interval: tuple[float, float] | None, tmp_path: Path, record_run: RecordRun
+    scores: list[float], interval: tuple[float, float] | None, tmp_path: Path
 ) -> None:
     """Tasks with a largest return give equal scores: no spread on a side is no warning."""
-    first, second = grid(tmp_path / "a"), grid(tmp_path / "b")
-    write(record_run, first, TASK, scores)
-    write(record_run, second, TASK, [900.0, 900.0])
+    first, second = pendulum(tmp_path / "a"), pendulum(tmp_path / "b")
+    write(first, TASK, scores)
+    write(second, TASK, [900.0, 900.0])
     row = only_row(first, second)
     assert row["difference"] == -100.0
     if interval:
@@ -83,24 +70,22 @@ def test_seeds_that_agree_exactly_are_compared_without_complaint(
         assert row["ci_low"] == pytest.approx(-100.0 - 12.7062, abs=1e-4)
 
 
-def test_one_seed_has_no_interval(tmp_path: Path, record_run: RecordRun) -> None:
+def test_one_seed_has_no_interval(tmp_path: Path) -> None:
     """A spread that nobody measured is not made up."""
-    first, second = grid(tmp_path / "a"), grid(tmp_path / "b")
-    write(record_run, first, TASK, [1.0, 2.0, 3.0])
-    write(record_run, second, TASK, [5.0])
+    first, second = pendulum(tmp_path / "a"), pendulum(tmp_path / "b")
+    write(first, TASK, [1.0, 2.0, 3.0])
+    write(second, TASK, [5.0])
     row = only_row(first, second)
     assert row["difference"] == 3.0
     assert np.isnan([row["ci_low"], row["ci_high"]]).all()
 
 
-def test_only_finished_runs_of_shared_tasks_are_compared(
-    tmp_path: Path, record_run: RecordRun
-) -> None:
+def test_only_finished_runs_of_shared_tasks_are_compared(tmp_path: Path) -> None:
     """Unfinished runs, runs that were kept aside and tasks of one side have no part in it."""
-    first, second = grid(tmp_path / "a"), grid(tmp_path / "b")
-    write(record_run, first, TASK, [1.0, 2.0])
-    write(record_run, first, OTHER, [7.0])
-    write(record_run, second, TASK, [3.0, 4.0])
+    first, second = pendulum(tmp_path / "a"), pendulum(tmp_path / "b")
+    write(first, TASK, [1.0, 2.0])
+    write(first, OTHER, [7.0])
+    write(second, TASK, [3.0, 4.0])
     for seed, status in enumerate(["running", "failed", "diverged"], start=3):
         record_run(second, TASK, seed, {1000: 1e6}, status=status)
     aside = record_run(second, TASK, 9, {1000: 1e6})
@@ -109,11 +94,9 @@ def test_only_finished_runs_of_shared_tasks_are_compared(
     assert (row["task"], row["num_seeds_b"], row["score_mean_b"]) == (TASK, 2, 3.5)
 
 
-def test_scores_are_taken_at_the_step_that_all_reached(
-    tmp_path: Path, record_run: RecordRun
-) -> None:
+def test_scores_are_taken_at_the_step_that_all_reached(tmp_path: Path) -> None:
     """What a longer run learned later is no advantage."""
-    first, second = grid(tmp_path / "a"), grid(tmp_path / "b")
+    first, second = pendulum(tmp_path / "a"), pendulum(tmp_path / "b")
     for seed in (1, 2):
         record_run(first, TASK, seed, {1000: float(seed)})
         record_run(second, TASK, seed, {1000: 10.0 + seed, 5000: 1e6}, env_steps=5000)
@@ -121,11 +104,11 @@ def test_scores_are_taken_at_the_step_that_all_reached(
     assert (row["env_steps"], row["difference"]) == (1000, 10.0)
 
 
-def test_what_cannot_be_compared_is_refused(tmp_path: Path, record_run: RecordRun) -> None:
+def test_what_cannot_be_compared_is_refused(tmp_path: Path) -> None:
     """No folder, no finished run, no shared task and two rules: each is told apart."""
-    first, second, third = (grid(tmp_path / name) for name in ("a", "b", "c"))
-    write(record_run, first, TASK, [1.0, 2.0])
-    write(record_run, second, OTHER, [1.0, 2.0])
+    first, second, third = (pendulum(tmp_path / name) for name in ("a", "b", "c"))
+    write(first, TASK, [1.0, 2.0])
+    write(second, OTHER, [1.0, 2.0])
     record_run(third, TASK, 1, status="running")
     with refused():
         compare(first.directory, tmp_path / "nowhere")
@@ -137,20 +120,16 @@ def test_what_cannot_be_compared_is_refused(tmp_path: Path, record_run: RecordRu
         compare(first.directory, second.directory)
     folder = record_run(third, TASK, 2)
     record = json.loads((folder / "run.json").read_text())
-    record["config"]["evaluation_rule"] = "sampled"
-    (folder / "run.json").write_text(json.dumps(record))
-    write_manifest(folder, (folder / "run.json").read_bytes())
+    reseal(folder, config=record["config"] | {"evaluation_rule": "sampled"})
     with refused():
         compare(first.directory, third.directory)
 
 
-def test_the_command_prints_a_table(
-    tmp_path: Path, record_run: RecordRun, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_command_prints_a_table(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """One line per task: means with their seeds, difference with its interval, ratio of speeds."""
-    first, second = grid(tmp_path / "a"), grid(tmp_path / "b")
-    write(record_run, first, TASK, [10.0, 20.0, 30.0])
-    write(record_run, second, TASK, [30.0, 32.0], speed=20.0)
+    first, second = pendulum(tmp_path / "a"), pendulum(tmp_path / "b")
+    write(first, TASK, [10.0, 20.0, 30.0])
+    write(second, TASK, [30.0, 32.0], speed=20.0)
     assert command_line.main(["compare", str(first.directory), str(second.directory)]) == 0
     (line,) = [line for line in capsys.readouterr().out.splitlines() if line.startswith("│")]
     cells = [cell.strip() for cell in line.strip("│ ").split("│")]
@@ -158,17 +137,17 @@ def test_the_command_prints_a_table(
 
 
 def test_the_command_takes_what_runs_dir_was_given(
-    tmp_path: Path, record_run: RecordRun, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Each grid of one name has its table; two grids alone are compared, whatever their names."""
-    first, second = grid(tmp_path / "a"), grid(tmp_path / "b")
-    write(record_run, first, TASK, [10.0, 20.0])
-    write(record_run, second, TASK, [30.0, 32.0])
+    first, second = pendulum(tmp_path / "a"), pendulum(tmp_path / "b")
+    write(first, TASK, [10.0, 20.0])
+    write(second, TASK, [30.0, 32.0])
     other = second.directory.with_name("other")
     second.directory.rename(other)
     assert command_line.main(["compare", str(tmp_path / "a"), str(tmp_path / "b")]) == 0
     assert f"B:{other}"[-9:] in "".join(capsys.readouterr().out.split())
-    write(record_run, second, TASK, [40.0, 42.0])
+    write(second, TASK, [40.0, 42.0])
     assert command_line.main(["compare", str(tmp_path / "a"), str(tmp_path / "b")]) == 0
     (line,) = [line for line in capsys.readouterr().out.splitlines() if line.startswith("│")]
     assert "41 (2)" in line

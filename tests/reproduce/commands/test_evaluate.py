@@ -16,7 +16,7 @@ from reproduce.commands import evaluate as scoring
 from reproduce.commands.evaluate import evaluate_run
 from reproduce.commands.export import export_onnx
 from tests.messages import refused
-from tests.reproduce.conftest import Reseal, Tree
+from tests.reproduce.conftest import reseal, tree
 
 TASK = "Pendulum-v1"
 USES: dict[str, Callable[[Path], Any]] = {
@@ -49,7 +49,7 @@ def scripted(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize("sampled", [False, True])
-def test_a_score_is_the_same_every_time(sampled: bool, run: Path, tree: Tree) -> None:
+def test_a_score_is_the_same_every_time(sampled: bool, run: Path) -> None:
     """Same policy, seed and rule: the same bits; another seed or rule plays other episodes."""
     before, rule = tree(run), {False: "deterministic", True: "sampled"}[sampled]
     first = evaluate_run(run, episodes=4, sampled=sampled)
@@ -66,7 +66,7 @@ def test_a_score_is_the_same_every_time(sampled: bool, run: Path, tree: Tree) ->
     [("training", "sampled"), ("sampled", "sampled"), ("deterministic", "deterministic")],
 )
 def test_actions_are_by_default_those_of_the_runs_own_score(
-    run: Path, scored: str, rule: str, tmp_path: Path, scripted: None, reseal: Reseal
+    run: Path, scored: str, rule: str, tmp_path: Path, scripted: None
 ) -> None:
     """A policy that was scored by drawn actions is not judged by its mode unless asked."""
     folder = tmp_path / "seed-3"
@@ -110,7 +110,7 @@ def test_the_interval_is_students(run: Path) -> None:
 
 @pytest.mark.parametrize("use", USES)
 def test_a_policy_that_differs_from_its_manifest_is_refused(
-    use: str, run: Path, tmp_path: Path, reseal: Reseal
+    use: str, run: Path, tmp_path: Path
 ) -> None:
     """Changed weights act, too: nobody would see it. A best policy's sums stand above it."""
     folder = shutil.copytree(run, tmp_path / "seed-3")

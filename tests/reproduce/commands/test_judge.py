@@ -17,7 +17,7 @@ from reproduce.plan.make import make_plan
 from reproduce.report.tables import read_table
 from suite.base.errors import UsageError
 from tests.messages import check, refused
-from tests.reproduce.conftest import RecordRun, Say, recorded
+from tests.reproduce.conftest import Say, record_run, recorded
 
 GRID = PUBLISHED / "sac-mujoco-small" / "paper"
 TASKS = ("Reacher-v4", "InvertedPendulum-v4")
@@ -132,9 +132,7 @@ def test_a_run_whose_last_episode_ends_in_the_window_reached_the_step(
             score_runs(rows, rule, from_grid, 1000)
 
 
-def test_an_evaluation_off_the_schedule_counts_in_neither_score(
-    tmp_path: Path, record_run: RecordRun
-) -> None:
+def test_an_evaluation_off_the_schedule_counts_in_neither_score(tmp_path: Path) -> None:
     """A last one at no multiple of the interval counts only where it is alone, as in a grid."""
     for env_steps, interval, expected in ((1030, 50, 975.0), (1030, 150, 1030.0)):
         plan = make_plan(

@@ -14,20 +14,16 @@ from reproduce import __main__ as command_line
 from reproduce.commands import published as publishing
 from reproduce.commands.published import find_plans, refresh
 from reproduce.plan.grid import Plan
-from reproduce.plan.make import make_plan, save_plan
+from reproduce.plan.make import make_plan
 from reproduce.plan.tables import read_table
 from tests.messages import refused
-from tests.reproduce.conftest import RecordRun, Reseal, Tree
+from tests.reproduce.conftest import record_run, reseal, saved, tree
 
 
-def three_seeds(
-    root: Path, record_run: RecordRun, reseal: Reseal, *grid: str, **options: Any
-) -> Plan:
+def three_seeds(root: Path, *grid: str, **options: Any) -> Plan:
     """A published grid of three finished seeds per task, each with a policy."""
     standard = {"env_steps": 1000, "seeds": [1, 2, 3], "device": "cpu", "runs_dir": root}
-    plan = make_plan(*(grid or ("sac", "classic")), **(standard | options))
-    plan.directory.mkdir(parents=True)
-    save_plan(plan)
+    plan = saved(make_plan(*(grid or ("sac", "classic")), **(standard | options)))
     for run in plan.runs():
         folder = record_run(plan, run.task, run.seed, {1000: -100.0 * run.seed})
         (folder / "policy.safetensors").write_bytes(bytes(range(256)) * run.seed)
@@ -44,12 +40,11 @@ def policies(plan: Plan) -> list[str]:
 
 @pytest.mark.usefixtures("undrawn")
 def test_a_table_that_its_records_do_not_give_fails_the_check(
-    published: Path, record_run: RecordRun, reseal: Reseal,
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str],
+    published: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:  # fmt: skip
     """One line names table and command; rounding is no difference; a missing table is one."""
     monkeypatch.setattr(publishing, "PUBLISHED", published)
-    plan = three_seeds(published, record_run, reseal, tasks=["Pendulum-v1"])
+    plan = three_seeds(published, tasks=["Pendulum-v1"])
     path = plan.directory / "scores.csv"
     assert command_line.main(["published"]) == 0
     scores = pd.read_csv(path)
@@ -65,11 +60,9 @@ def test_a_table_that_its_records_do_not_give_fails_the_check(
 
 
 @pytest.mark.usefixtures("undrawn")  # `test_figures.py` draws all figures twice
-def test_drawing_again_changes_no_byte(
-    published: Path, record_run: RecordRun, reseal: Reseal, tree: Tree
-) -> None:
+def test_drawing_again_changes_no_byte(published: Path) -> None:
     """The page, too: what changes in a commit has changed."""
-    three_seeds(published, record_run, reseal, tasks=["Pendulum-v1"])
+    three_seeds(published, tasks=["Pendulum-v1"])
     drawn = []
     for _ in range(2):
         for plan in find_plans(published):
@@ -81,11 +74,9 @@ def test_drawing_again_changes_no_byte(
 
 
 @pytest.mark.usefixtures("undrawn")
-def test_one_seed_of_a_task_keeps_its_policy(
-    published: Path, record_run: RecordRun, reseal: Reseal, tree: Tree
-) -> None:
+def test_one_seed_of_a_task_keeps_its_policy(published: Path) -> None:
     """The others are finished as before, their tables whole, and say which policy they had."""
-    plan = three_seeds(published, record_run, reseal, tasks=["Pendulum-v1"])
+    plan = three_seeds(published, tasks=["Pendulum-v1"])
     whole = tree(published)
     refresh(plan)
     assert policies(plan) == ["Pendulum-v1/seed-1"]
@@ -104,11 +95,9 @@ def test_one_seed_of_a_task_keeps_its_policy(
 
 
 @pytest.mark.usefixtures("undrawn")
-def test_only_a_policy_may_be_left_out(
-    published: Path, record_run: RecordRun, reseal: Reseal
-) -> None:
+def test_only_a_policy_may_be_left_out(published: Path) -> None:
     """A table that is gone is damage, whatever its manifest calls it."""
-    plan = three_seeds(published, record_run, reseal, tasks=["Pendulum-v1"])
+    plan = three_seeds(published, tasks=["Pendulum-v1"])
     folder = plan.directory / "Pendulum-v1" / "seed-3"
     sums = (folder / "SHA256SUMS").read_text()
     (folder / "SHA256SUMS").write_text(f"# left out: {sums}")
@@ -117,13 +106,11 @@ def test_only_a_policy_may_be_left_out(
 
 
 @pytest.mark.usefixtures("undrawn")
-def test_games_keep_one_policy_in_all_and_compressed_tables(
-    published: Path, record_run: RecordRun, reseal: Reseal
-) -> None:
+def test_games_keep_one_policy_in_all_and_compressed_tables(published: Path) -> None:
     """They read as before, and a changed byte of a compressed table is damage."""
     tasks = ["Breakout-v5", "Pong-v5"]
     grid = ("a2c", "atari-7")
-    plan = three_seeds(published, record_run, reseal, *grid, source="nnabla_rl", tasks=tasks)
+    plan = three_seeds(published, *grid, source="nnabla_rl", tasks=tasks)
     folder = plan.directory / "Breakout-v5" / "seed-1"
     before = {name: read_table(folder / name) for name in ("evaluations.csv", "timing.csv")}
     refresh(plan)
@@ -146,11 +133,9 @@ def test_games_keep_one_policy_in_all_and_compressed_tables(
     assert next(run.status for run in plan.runs()) == "damaged"
 
 
-def test_runs_without_a_plan_are_named(
-    published: Path, record_run: RecordRun, reseal: Reseal
-) -> None:
+def test_runs_without_a_plan_are_named(published: Path) -> None:
     """They would have no table, and nobody would see it."""
-    plan = three_seeds(published, record_run, reseal)
+    plan = three_seeds(published)
     (plan.directory / "plan.json").unlink()
     with refused():
         find_plans(published)

@@ -3,7 +3,6 @@
 import contextlib
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -12,22 +11,18 @@ from scipy import stats
 from reproduce import __main__ as command_line
 from reproduce.commands import sweep
 from reproduce.plan.grid import Plan
-from reproduce.plan.make import folder_name, make_plan, save_plan, variants_of
+from reproduce.plan.make import folder_name, variants_of
 from tests.messages import refused
-from tests.reproduce.conftest import RecordRun, Say
+from tests.reproduce.conftest import TASK, Say, pendulum, record_run, saved
 
-pytestmark = pytest.mark.usefixtures("published")
-
-TASK, OTHER = "Pendulum-v1", "MountainCarContinuous-v0"
+OTHER = "MountainCarContinuous-v0"
 WORDS = ["sac", "classic", "--tasks", TASK, "--env-steps", "1000", "--seeds", "1-3"]
 WORDS += ["--device", "cpu", "--set", "gamma=0.9,0.99", "tau=0.01"]
 
 
 def grid(runs_dir: Path, *settings: str, tasks: tuple[str, ...] = (TASK,)) -> Plan:
-    """A variant: three seeds of 1,000 steps in a folder that its settings name."""
-    options: dict[str, Any] = {"tasks": tasks, "env_steps": 1000, "seeds": [1, 2, 3]}
-    where = runs_dir / folder_name(settings)
-    return make_plan("sac", "classic", device="cpu", runs_dir=where, settings=settings, **options)
+    """A variant in a folder that its settings name."""
+    return pendulum(runs_dir / folder_name(settings), tasks=tasks, settings=settings)
 
 
 @pytest.mark.parametrize(
@@ -86,9 +81,7 @@ def test_a_sweep_that_cannot_be_is_refused_in_one_line(
     assert answer in err
 
 
-def test_variants_are_compared_with_the_first_and_their_number_is_counted(
-    tmp_path: Path, record_run: RecordRun
-) -> None:
+def test_variants_are_compared_with_the_first_and_their_number_is_counted(tmp_path: Path) -> None:
     """Welch's intervals and p-values; those are adjusted over tasks and variants (Holm)."""
     tasks = (TASK, OTHER)
     plans = [grid(tmp_path, f"gamma={gamma}", tasks=tasks) for gamma in (0.9, 0.95, 0.99)]
@@ -113,7 +106,7 @@ def test_variants_are_compared_with_the_first_and_their_number_is_counted(
 
 @pytest.mark.usefixtures("undrawn")
 def test_a_sweep_from_command_to_table(
-    tmp_path: Path, record_run: RecordRun, say: Say, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, say: Say, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A dry run shows product and cost, and writes nothing; finished variants are only compared."""
     monkeypatch.chdir(tmp_path)
@@ -137,9 +130,7 @@ def test_a_sweep_from_command_to_table(
 
 
 @pytest.mark.usefixtures("undrawn")
-def test_a_sweep_heeds_the_flags_of_a_grid(
-    tmp_path: Path, record_run: RecordRun, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_sweep_heeds_the_flags_of_a_grid(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Every variant is mirrored and drawn with context, and the figure of all is opened."""
     monkeypatch.chdir(tmp_path)
     plans = [grid(Path("runs"), f"gamma={gamma}", "tau=0.01") for gamma in (0.9, 0.99)]
@@ -170,9 +161,8 @@ def test_a_report_on_a_sweeps_folder_names_its_variants(
 ) -> None:
     """What is published is no answer there, and nothing is written."""
     plans = [grid(tmp_path, f"gamma={gamma}") for gamma in ("0.9", "0.99")]
-    for plan in (*plans, make_plan("sac", "classic", device="cpu", runs_dir=published)):
-        plan.directory.mkdir(parents=True)
-        save_plan(plan)
+    for plan in (*plans, pendulum(published)):
+        saved(plan)
     before = sorted(tmp_path.rglob("*"))
     report = ["report", "sac", "classic", "--runs-dir", str(tmp_path)]
     with refused():

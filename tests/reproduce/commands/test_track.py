@@ -5,7 +5,7 @@ import importlib.util
 import json
 import struct
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -14,14 +14,9 @@ import pytest
 from reproduce.commands import track
 from reproduce.commands.track import Mirror, Sink, mirror, mirrored
 from reproduce.gather.others import read_curves
-from reproduce.plan.grid import Plan
-from reproduce.plan.make import make_plan
 from tests.messages import refused
-from tests.reproduce.conftest import RecordRun
+from tests.reproduce.conftest import TASK, pendulum, record_run, tree
 
-pytestmark = pytest.mark.usefixtures("published")
-
-TASK = "Pendulum-v1"
 Point = tuple[str, int, float]
 
 
@@ -37,12 +32,6 @@ def memory(monkeypatch: pytest.MonkeyPatch) -> dict[str, list[Point]]:
     monkeypatch.setitem(track.SINKS, "tensorboard", sink)
     monkeypatch.setattr(track, "check_kind", lambda kind: None)  # it asks for the package
     return points
-
-
-def grid(tmp_path: Path) -> Plan:
-    """Two seeds of Pendulum of 1,000 steps."""
-    steps = {"tasks": [TASK], "env_steps": 1000, "seeds": [1, 2], "device": "cpu"}
-    return make_plan("sac", "classic", runs_dir=tmp_path / "runs", **steps)
 
 
 def write(run: Path, begun: str, *rows: str, end: str = "") -> None:
@@ -70,11 +59,9 @@ def messages(content: bytes) -> Iterator[bytes]:
         place += 7 + length
 
 
-def test_every_point_is_mirrored_once(
-    tmp_path: Path, memory: dict[str, list[Point]], record_run: RecordRun
-) -> None:
+def test_every_point_is_mirrored_once(tmp_path: Path, memory: dict[str, list[Point]]) -> None:
     """After a kill rows are written again; a torn row waits; a run that begins anew has no past."""
-    run = record_run(grid(tmp_path), TASK, 1, status="running")
+    run = record_run(pendulum(tmp_path / "runs", [1, 2]), TASK, 1, status="running")
     one = Mirror(run, tmp_path / "mirror", "seed-1", "tensorboard")
     write(run, "2026-01-01", "10,1,5", "20,2,5", end="30,3")
     one.update()
@@ -90,14 +77,9 @@ def test_every_point_is_mirrored_once(
     assert returns(memory["seed-1"]) == [(10, 7)]
 
 
-def test_a_mirror_harms_no_run_and_no_file(
-    tmp_path: Path,
-    memory: dict[str, list[Point]],
-    record_run: RecordRun,
-    tree: Callable[[Path], dict[str, bytes]],
-) -> None:
+def test_a_mirror_harms_no_run_and_no_file(tmp_path: Path, memory: dict[str, list[Point]]) -> None:
     """Runs' own folders, and what cannot be written to, are refused in a line."""
-    run = record_run(grid(tmp_path), TASK, 1, status="running")
+    run = record_run(pendulum(tmp_path / "runs", [1, 2]), TASK, 1, status="running")
     (tmp_path / "FILE").touch()
     before = tree(tmp_path)
     for case, logdir in ("own folder", run.parent), ("no folder", tmp_path / "FILE" / "below"):
@@ -107,10 +89,10 @@ def test_a_mirror_harms_no_run_and_no_file(
 
 
 @pytest.mark.tracking
-def test_tensorboard_holds_what_was_recorded(tmp_path: Path, record_run: RecordRun) -> None:
+def test_tensorboard_holds_what_was_recorded(tmp_path: Path) -> None:
     """Read back by TensorBoard itself; mirroring again adds nothing."""
     reader = importlib.import_module("tensorboard.backend.event_processing.event_accumulator")
-    folder = record_run(grid(tmp_path), TASK, 1, {500: -3.0, 1000: 2.0})
+    folder = record_run(pendulum(tmp_path / "runs", [1, 2]), TASK, 1, {500: -3.0, 1000: 2.0})
     for _ in range(2):
         assert mirror("tensorboard", folder.parent, tmp_path / "mirror") == 1
     events = reader.EventAccumulator(str(tmp_path / "mirror" / "seed-1")).Reload()
@@ -120,14 +102,14 @@ def test_tensorboard_holds_what_was_recorded(tmp_path: Path, record_run: RecordR
 
 @pytest.mark.tracking
 def test_wandb_writes_below_the_runs_folder_and_asks_no_server(
-    tmp_path: Path, record_run: RecordRun, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Offline unless `WANDB_MODE` says otherwise; its file holds the recorded points."""
     Record = importlib.import_module("wandb.proto.wandb_internal_pb2").Record
 
     monkeypatch.delenv("WANDB_MODE", raising=False)
     monkeypatch.setenv("WANDB_BASE_URL", "http://127.0.0.1:9")
-    plan, lines = grid(tmp_path), []
+    plan, lines = pendulum(tmp_path / "runs", [1, 2]), []
     with mirrored(plan, "wandb", lines.append):
         record_run(plan, TASK, 1, {500: -3.0, 1000: 2.0})
     importlib.import_module("wandb").teardown()  # else its service may still be writing
@@ -146,14 +128,11 @@ def test_wandb_writes_below_the_runs_folder_and_asks_no_server(
 
 
 def test_runs_are_mirrored_while_they_are_written(
-    tmp_path: Path,
-    record_run: RecordRun,
-    memory: dict[str, list[Point]],
-    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path, memory: dict[str, list[Point]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Not only at the end; and a plan is named in the mirror as its folder is."""
     monkeypatch.setattr(track, "FOLLOW_SECONDS", 0.01)
-    plan = grid(tmp_path)
+    plan = pendulum(tmp_path / "runs", [1, 2])
     name = f"sac-classic/{plan.source}/{TASK}/seed-2"
     with mirrored(plan, "tensorboard", print):
         record_run(plan, TASK, 2, status="running")
@@ -166,7 +145,7 @@ def test_runs_are_mirrored_while_they_are_written(
 
 @pytest.mark.usefixtures("memory")
 def test_a_mirror_that_fails_is_said_and_stops_nothing(
-    tmp_path: Path, record_run: RecordRun, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A full disk or a service that is gone costs the mirror, not the runs."""
 
@@ -174,7 +153,7 @@ def test_a_mirror_that_fails_is_said_and_stops_nothing(
         raise RuntimeError("no service")
 
     monkeypatch.setitem(track.SINKS, "tensorboard", gone)
-    plan, lines = grid(tmp_path), []
+    plan, lines = pendulum(tmp_path / "runs", [1, 2]), []
     with mirrored(plan, "tensorboard", lines.append):
         record_run(plan, TASK, 1)
     assert lines[0].startswith("The mirror is not complete (RuntimeError: no service)")

@@ -12,10 +12,9 @@ from reproduce.commands import verify as verifying
 from reproduce.plan import grid as planning
 from suite.base import hardware
 from suite.base.files import compress
-from suite.record.manifest import write_manifest
 from suite.settings.recorded import REMOVED
 from tests.messages import check
-from tests.reproduce.conftest import Say
+from tests.reproduce.conftest import Say, reseal
 
 TASK = "Pendulum-v1"
 
@@ -40,25 +39,18 @@ def run(made: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return folder
 
 
-def edit(folder: Path, **entries: Any) -> None:
-    """Change a record's entries, and its manifest."""
-    record = json.loads((folder / "run.json").read_text()) | entries
-    (folder / "run.json").write_text(json.dumps(record))
-    write_manifest(folder, (folder / "run.json").read_bytes())
-
-
 def change_row(folder: Path, row: int = 2) -> None:
     """Change the last digit of a row of `updates.csv`; the record's manifest follows."""
     lines = (folder / "updates.csv").read_text().splitlines()
     lines[row] = lines[row][:-1] + ("1" if lines[row][-1] != "1" else "2")
     (folder / "updates.csv").write_text("\n".join(lines) + "\n")
-    edit(folder)
+    reseal(folder)
 
 
 def test_a_run_of_todays_code_is_made_again(run: Path, say: Say) -> None:
     """Byte by byte, by its own settings and without those that are gone."""
     gone = {name: values[-1] for name, values in REMOVED.items()}
-    edit(run, config=json.loads((run / "run.json").read_text())["config"] | gone)
+    reseal(run, config=json.loads((run / "run.json").read_text())["config"] | gone)
     compress(run / "episodes.csv")
     status, out, err = say(["verify", "a2c", str(run), "--seconds", "5"])
     assert (status, err) == (0, "")
@@ -78,7 +70,7 @@ def test_a_changed_row_is_found_and_named(
     machine = json.loads((run / "run.json").read_text())["machine"]
     older = {key: value for key, value in machine.items() if key != "processor"}
     for other in ({**machine, "processor": "some other"}, {**older, "cpu": "other"}, older):
-        edit(run, machine=other)  # older records know its name alone, which two models share
+        reseal(run, machine=other)  # older records know its name alone, which two models share
         status, out, _ = say(["verify", "a2c", str(run)])
         assert (status, out[:11]) == (0, "not decided")
         assert "it was recorded on some " in out
@@ -112,7 +104,7 @@ def test_bad_input_is_one_line_and_status_2(
     request: pytest.FixtureRequest,
 ) -> None:  # fmt: skip
     """It names what is wrong."""
-    edit(run, **entries)
+    reseal(run, **entries)
     status, out, err = say(["verify", *(str(run) if word == "RUN" else word for word in words)])
     assert (status, out, err.count("\n")) == (2, "", 1)
     check(err, request.node.callspec.id)
@@ -129,12 +121,12 @@ def test_without_a_name_the_quickest_run_of_todays_number_is_taken(run: Path, sa
     ):
         copy = shutil.copytree(run, run.with_name(f"seed-{seed}"))
         config = record["config"] | {"seeds": [seed]}
-        edit(copy, seed=seed, wall_seconds=seconds, machine=machine, config=config)
+        reseal(copy, seed=seed, wall_seconds=seconds, machine=machine, config=config)
     for folder in run.parent.iterdir():
-        edit(folder, behaviour=99)
+        reseal(folder, behaviour=99)
     out = "no published run of a2c has today's number: name a RUN\n"
     assert say(["verify", "a2c"]) == (0, out, "")
     for folder in run.parent.iterdir():
         if folder != run:
-            edit(folder, behaviour=hardware.behaviour("a2c"))
+            reseal(folder, behaviour=hardware.behaviour("a2c"))
     assert verifying.default_run("a2c") == run.with_name("seed-2")

@@ -32,7 +32,7 @@ from suite.record.records import KEYS, SCHEMA_VERSION, read_record
 from suite.settings import presets
 from suite.settings.presets import BUDGETS, read_presets, read_source
 from tests.messages import refused
-from tests.reproduce.conftest import recorded
+from tests.reproduce.conftest import recorded, tree
 
 TOML = """
 title = "Somebody's library"
@@ -157,7 +157,7 @@ def test_a_control_is_recorded_and_scored_as_ours(install: Install, tmp_path: Pa
     assert without_updates(plan) == []  # nobody knows: it is not warned of
 
 
-def test_finished_controls_are_kept(install: Install, tmp_path: Path, tree: Any) -> None:
+def test_finished_controls_are_kept(install: Install, tmp_path: Path) -> None:
     """A second start runs nothing; a longer plan is refused, for a control cannot go on."""
     ends(plan_of(tmp_path))
     before = tree(tmp_path / "controls")

@@ -12,13 +12,13 @@ from reproduce.gather.baseline import with_baseline
 from reproduce.gather.references import LENT, forget, reference_score
 from reproduce.plan import make
 from reproduce.plan.grid import Plan
-from reproduce.plan.make import make_plan, save_plan
+from reproduce.plan.make import make_plan
 from tests.messages import refused
-from tests.reproduce.conftest import RecordRun, Say
+from tests.reproduce.conftest import TASK, Say, record_run, saved
 
-pytestmark = pytest.mark.usefixtures("published", "undrawn")
+pytestmark = pytest.mark.usefixtures("undrawn")
 
-TASK, STEPS = "Pendulum-v1", 25_000
+STEPS = 25_000
 EQUAL, BROKEN = (-150.0, -155.0, -145.0), (-900.0, -905.0, -895.0)
 
 
@@ -38,10 +38,9 @@ def grid(runs_dir: Path, agent: str = "sac", **asked: Any) -> Plan:
     return make_plan(agent, "classic", **asked)
 
 
-def run(plan: Plan, record_run: RecordRun, scores: tuple[float, ...] = EQUAL) -> Plan:
+def run(plan: Plan, scores: tuple[float, ...] = EQUAL) -> Plan:
     """Record a plan and its runs, which measured scores at their ends, and others before."""
-    plan.directory.mkdir(parents=True)
-    save_plan(plan)
+    saved(plan)
     for seed, score in enumerate(scores, 1):
         steps = {10_000: -1_000.0, 20_000: -800.0, STEPS: score}
         record_run(plan, TASK, seed, steps, env_steps=plan.env_steps[TASK])
@@ -50,13 +49,13 @@ def run(plan: Plan, record_run: RecordRun, scores: tuple[float, ...] = EQUAL) ->
 
 @pytest.mark.parametrize(("scores", "verdict"), [(EQUAL, "reproduced"), (BROKEN, "below")])
 def test_a_baselines_runs_judge_like_a_stored_source(
-    scores: tuple[float, ...], verdict: str, tmp_path: Path, record_run: RecordRun, say: Say
+    scores: tuple[float, ...], verdict: str, tmp_path: Path, say: Say
 ) -> None:
     """An equal grid is reproduced, a broken one below; `report` knows it from `plan.json`."""
-    run(grid(tmp_path, settings=["gamma=0.9"]), record_run)
+    run(grid(tmp_path, settings=["gamma=0.9"]))
     ours = grid(tmp_path, "sac_alf", baseline="sac")
     assert with_baseline(ours).preset.judged_by == "sac (baseline)"
-    run(ours, record_run, scores)
+    run(ours, scores)
     status, out, err = say(["report", "sac_alf", "classic", "--runs-dir", str(tmp_path)])
     assert (status, err) == (int(verdict == "below"), "")
     said = json.loads((ours.directory / "report.json").read_text())
@@ -68,9 +67,9 @@ def test_a_baselines_runs_judge_like_a_stored_source(
     assert "sac (baseline)" in (ours.directory / "index.html").read_text()
 
 
-def test_a_baselines_score_is_that_of_its_own_report(tmp_path: Path, record_run: RecordRun) -> None:
+def test_a_baselines_score_is_that_of_its_own_report(tmp_path: Path) -> None:
     """Also of runs that end between two evaluations, and of ones that go on to a later step."""
-    theirs = run(grid(tmp_path), record_run)
+    theirs = run(grid(tmp_path))
     for steps in (20_000, STEPS):
         plan = with_baseline(grid(tmp_path, "sac_alf", baseline="sac", env_steps=steps))
         found = reference_score(plan.agent, plan.preset.judged_by, TASK, steps, plan.rule)
@@ -79,11 +78,9 @@ def test_a_baselines_score_is_that_of_its_own_report(tmp_path: Path, record_run:
         assert found.scores == tuple(collect.score(each, plan.rule, steps) for each in folders)
 
 
-def test_a_folder_and_a_folder_of_folders_are_baselines(
-    tmp_path: Path, record_run: RecordRun
-) -> None:
+def test_a_folder_and_a_folder_of_folders_are_baselines(tmp_path: Path) -> None:
     """Of one's own agent before a change, too, by its grid's folder or the `--runs-dir` of then."""
-    before = run(grid(tmp_path / "before"), record_run)
+    before = run(grid(tmp_path / "before"))
     for folder in (before.directory, tmp_path / "before"):
         plan = with_baseline(grid(tmp_path / "after", baseline=str(folder)))
         assert plan.preset.judged_by == "sac (baseline)"
@@ -91,20 +88,20 @@ def test_a_folder_and_a_folder_of_folders_are_baselines(
 
 
 def test_a_published_grid_is_a_baseline_where_there_is_no_other(
-    tmp_path: Path, published: Path, record_run: RecordRun
+    tmp_path: Path, published: Path
 ) -> None:
     """The grid below the runs directory, or the one that holds it, comes first."""
-    kept = run(grid(published), record_run)
+    kept = run(grid(published))
     plan = grid(tmp_path / "runs" / "gamma=0.9", "sac_alf", baseline="sac")
     with_baseline(plan)
     assert LENT["sac_alf", "sac (baseline)"][0].path == str(kept.directory)
-    own = run(grid(tmp_path / "runs"), record_run)
+    own = run(grid(tmp_path / "runs"))
     with_baseline(plan)
     assert LENT["sac_alf", "sac (baseline)"][0].path == str(own.directory)
 
 
 def test_a_baseline_that_cannot_judge_is_refused_in_one_line(
-    tmp_path: Path, record_run: RecordRun, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Each line names what is wrong and the way on; nothing is lent."""
     monkeypatch.setattr(make, "_python", lambda: "python")
@@ -116,7 +113,7 @@ def test_a_baseline_that_cannot_judge_is_refused_in_one_line(
     refuse("unknown", grid(tmp_path, baseline="scc"))
     refuse("untrained", grid(tmp_path, "sac_alf", baseline="sac"))
     refuse("other actions", grid(tmp_path, baseline="sac_discrete"))
-    theirs = run(grid(tmp_path), record_run)
+    theirs = run(grid(tmp_path))
     refuse("itself", grid(tmp_path, baseline=str(theirs.directory)))
     refuse("shorter", grid(tmp_path, "sac_alf", baseline="sac", env_steps=30_000))
     settings = ["evaluation_episodes=3"]

@@ -12,21 +12,14 @@ import pytest
 
 from reproduce.gather import collect
 from reproduce.plan.grid import Plan
-from reproduce.plan.make import make_plan
 from reproduce.plan.tables import read_table
 from reproduce.report.tables import COLUMNS
-from tests.reproduce.conftest import RecordRun, recorded
-
-pytestmark = pytest.mark.usefixtures("published")
-
-TASK = "Pendulum-v1"
+from tests.reproduce.conftest import TASK, pendulum, record_run, recorded
 
 
-def pendulum(runs_dir: Path, seeds: list[int], **options: Any) -> Plan:
-    """Runs of 1,000 steps of Pendulum on a CPU, evaluated every 50."""
-    standard = {"tasks": [TASK], "env_steps": 1000, "device": "cpu"}
-    standard["settings"] = ["evaluation_interval=50"]
-    return make_plan("sac", "classic", runs_dir=runs_dir, seeds=seeds, **(standard | options))
+def plan_of(runs_dir: Path, seeds: list[int], interval: int = 50, **asked: Any) -> Plan:
+    """Runs of 1,000 steps with an evaluation every `interval`."""
+    return pendulum(runs_dir, seeds, settings=[f"evaluation_interval={interval}"], **asked)
 
 
 @pytest.mark.parametrize(
@@ -74,9 +67,7 @@ LATE = {304: 3.0, 600: 6.0, 904: 9.0, 998: 10.0}
 """Returns by step of an agent that acts 10 steps between updates: due at 300, 600, 900 and 1000."""
 
 
-def test_a_late_evaluation_counts_at_the_step_it_was_due(
-    tmp_path: Path, record_run: RecordRun
-) -> None:
+def test_a_late_evaluation_counts_at_the_step_it_was_due(tmp_path: Path) -> None:
     """The one due at 0.9 t falls out of the window, as the reference's does; the last is at t."""
     plan = pendulum(tmp_path, [1, 2, 3], settings=["evaluation_interval=300", "num_envs=10"])
     folder = record_run(plan, TASK, 1, LATE)
@@ -87,19 +78,16 @@ def test_a_late_evaluation_counts_at_the_step_it_was_due(
     assert steps == {1: [300, 600, 900, 1000], 2: [300, 600, 900, 1000], 3: [300, 600, 900]}
 
 
-def test_an_evaluation_between_two_that_are_due_counts_only_alone(
-    tmp_path: Path, record_run: RecordRun
-) -> None:
+def test_an_evaluation_between_two_that_are_due_counts_only_alone(tmp_path: Path) -> None:
     """Every 310 of 1,000 steps: a run that goes on has none at the end, nor has a reference."""
     returns = {310: 1.0, 620: 2.0, 930: 3.0, 1000: 100.0, 1240: 7.0}
-    each = {"settings": ["evaluation_interval=310"]}
-    ends = pendulum(tmp_path, [1], **each)
+    ends = plan_of(tmp_path, [1], 310)
     folder = record_run(ends, TASK, 1, {step: returns[step] for step in (310, 620, 930, 1000)})
     assert collect.score(folder, "deterministic", 1000) == 3.0
-    longer = pendulum(tmp_path, [2], **each, env_steps=1240)
+    longer = plan_of(tmp_path, [2], 310, env_steps=1240)
     goes_on = record_run(longer, TASK, 2, {step: returns[step] for step in (310, 620, 930, 1240)})
     assert collect.score(goes_on, "deterministic", 1000) == 3.0
-    alone = pendulum(tmp_path, [3], settings=["evaluation_interval=450"])
+    alone = plan_of(tmp_path, [3], 450)
     folder = record_run(alone, TASK, 3, {450: 1.0, 900: 2.0, 1000: 100.0})
     assert collect.score(folder, "deterministic", 1000) == 100.0
 
@@ -189,9 +177,9 @@ def test_no_speed_without_two_rows_of_learning(num_rows: int, tmp_path: Path) ->
     assert collect.throughput(tmp_path / "nowhere") is None
 
 
-def test_only_runs_that_ended_give_scores(tmp_path: Path, record_run: RecordRun) -> None:
+def test_only_runs_that_ended_give_scores(tmp_path: Path) -> None:
     """Killed and crashed runs have evaluations in the window, and still no score."""
-    plan = pendulum(tmp_path, [1, 2, 3, 4, 5])
+    plan = plan_of(tmp_path, [1, 2, 3, 4, 5])
     statuses = ["finished", "running", "failed", "diverged"]
     for seed, status in enumerate(statuses, start=1):
         record_run(plan, TASK, seed, {950: 10.0 * seed, 1000: 20.0 * seed}, status=status)
@@ -204,11 +192,9 @@ def test_only_runs_that_ended_give_scores(tmp_path: Path, record_run: RecordRun)
     assert curves.groupby("seed").size().to_dict() == {1: 2, 2: 2, 3: 2, 4: 2}
 
 
-def test_a_finished_run_without_a_score_counts_as_failed(
-    tmp_path: Path, record_run: RecordRun
-) -> None:
+def test_a_finished_run_without_a_score_counts_as_failed(tmp_path: Path) -> None:
     """A longer run evaluated at other steps has no score here: it says so, and none is lost."""
-    plan = pendulum(tmp_path, [1, 2])
+    plan = plan_of(tmp_path, [1, 2])
     record_run(plan, TASK, 1, {950: 4.0, 1000: 6.0})
     record_run(plan, TASK, 2, {900: 5.0, 1100: 7.0, 2000: 9.0}, env_steps=2000)
     assert recorded(plan)["scores"][["seed", "score"]].to_numpy().tolist() == [[1.0, 5.0]]
@@ -217,9 +203,9 @@ def test_a_finished_run_without_a_score_counts_as_failed(
     assert table.error.tolist() == ["", "finished without a deterministic score in (900, 1,000]"]
 
 
-def test_a_machine_that_is_gone_runs_nothing(tmp_path: Path, record_run: RecordRun) -> None:
+def test_a_machine_that_is_gone_runs_nothing(tmp_path: Path) -> None:
     """One look cannot see a heartbeat, so a lease of another machine counts by its age."""
-    plan = pendulum(tmp_path, [1, 2])
+    plan = plan_of(tmp_path, [1, 2])
     for seed, minutes in ((1, 1), (2, 60)):
         lease = record_run(plan, TASK, seed, status="running").with_name(f"seed-{seed}.lease")
         lease.write_text('{"machine": "elsewhere", "pid": 1}')
@@ -228,11 +214,9 @@ def test_a_machine_that_is_gone_runs_nothing(tmp_path: Path, record_run: RecordR
     assert recorded(plan)["runs"].status.tolist() == ["running", "interrupted"]
 
 
-def test_every_planned_run_has_one_row_whatever_became_of_it(
-    tmp_path: Path, record_run: RecordRun
-) -> None:
+def test_every_planned_run_has_one_row_whatever_became_of_it(tmp_path: Path) -> None:
     """Runs that failed, or never began, are listed with what is known of them."""
-    plan = pendulum(tmp_path, [1, 2, 3, 4, 5, 6])
+    plan = plan_of(tmp_path, [1, 2, 3, 4, 5, 6])
     statuses = ["finished", "diverged", "running", "failed"]
     for seed, status in enumerate(statuses, start=1):
         record_run(plan, TASK, seed, status=status)

@@ -28,8 +28,7 @@ from suite.base.errors import UsageError
 from suite.settings.command_line import Parser
 from tests.gpus import with_gpus
 from tests.messages import refused
-
-pytestmark = pytest.mark.usefixtures("published")
+from tests.reproduce.conftest import record_run
 
 HOUR = 3600.0
 HUMANOIDS = ["Humanoid-v3", "Humanoid-v4", "Humanoid-v5"]
@@ -187,7 +186,7 @@ def test_a_task_that_was_not_measured_is_as_fast_as_the_one_most_like_it() -> No
     assert found("Hopper-v4", device="cuda:0") is None
 
 
-def test_what_is_left_of_a_shorter_run_is_counted(tmp_path: Path, record_run: Any) -> None:
+def test_what_is_left_of_a_shorter_run_is_counted(tmp_path: Path) -> None:
     """A finished run of half the steps needs half the time."""
     options: dict[str, Any] = {"tasks": ["Reacher-v4"], "seeds": [1], "device": "cpu"}
     plan = make_plan("sac", "mujoco-small", env_steps=60_000, runs_dir=tmp_path, **options)

@@ -11,11 +11,9 @@ from reproduce import __main__ as command_line
 from reproduce.gather.references import reference_score
 from reproduce.plan.declared import keep_declared
 from reproduce.plan.grid import Plan
-from reproduce.plan.make import command, load_plan, make_plan, save_plan
+from reproduce.plan.make import command, load_plan, make_plan
 from suite.base.errors import UsageError
-from tests.reproduce.conftest import RecordRun
-
-pytestmark = pytest.mark.usefixtures("published")
+from tests.reproduce.conftest import record_run, saved
 
 HOPPER, WALKER, STEPS = "Hopper-v4", "Walker2d-v4", 1_000_000
 
@@ -26,31 +24,24 @@ def mujoco(runs_dir: Path, **options: Any) -> Plan:
     return keep_declared(make_plan("sac", "mujoco", **(standard | options)))
 
 
-def started(plan: Plan) -> Plan:
-    """The plan, once it has begun to run."""
-    plan.directory.mkdir(parents=True, exist_ok=True)
-    save_plan(plan)
-    return plan
-
-
-def ended(plan: Plan, record_run: RecordRun) -> None:
+def ended(plan: Plan) -> None:
     """Start the plan and record all of its runs."""
-    for run in started(plan).runs():
+    for run in saved(plan).runs():
         record_run(plan, run.task, run.seed)
 
 
 def test_what_was_declared_first_stays(tmp_path: Path) -> None:
     """More seeds, run twice, leave the declared ones in `plan.json`, and `report` reads it."""
-    started(mujoco(tmp_path, num_seeds=3))
+    saved(mujoco(tmp_path, num_seeds=3))
     declared = {HOPPER: (1, 2, 3)}
     for _ in range(2):
-        assert started(mujoco(tmp_path, num_seeds=8)).declared == declared
+        assert saved(mujoco(tmp_path, num_seeds=8)).declared == declared
     assert load_plan("sac", "mujoco", None, tmp_path).declared == declared
 
 
 def test_a_declared_seed_is_not_dropped(tmp_path: Path) -> None:
     """Neither by asking for fewer nor for others: one line that says how to go on."""
-    started(mujoco(tmp_path, seeds=[4, 2, 7]))
+    saved(mujoco(tmp_path, seeds=[4, 2, 7]))
     for seeds in ([4, 2], [1, 2, 3, 4], [7, 8]):
         with pytest.raises(UsageError, match=r"go on with --seeds 4 2 7, or start anew .*--fresh"):
             mujoco(tmp_path, seeds=seeds)
@@ -59,9 +50,9 @@ def test_a_declared_seed_is_not_dropped(tmp_path: Path) -> None:
 
 def test_every_task_and_number_of_steps_declares_seeds_of_its_own(tmp_path: Path) -> None:
     """A second task, or a shorter run, in the same folder forgets nothing of the first."""
-    started(mujoco(tmp_path, num_seeds=3))
-    started(mujoco(tmp_path, num_seeds=5, tasks=[WALKER]))
-    started(mujoco(tmp_path, num_seeds=4, env_steps=1000))
+    saved(mujoco(tmp_path, num_seeds=3))
+    saved(mujoco(tmp_path, num_seeds=5, tasks=[WALKER]))
+    saved(mujoco(tmp_path, num_seeds=4, env_steps=1000))
     assert mujoco(tmp_path, num_seeds=6).declared[HOPPER] == tuple(range(1, 4))
     both = mujoco(tmp_path, num_seeds=6, tasks=[HOPPER, WALKER])
     assert [len(seeds) for seeds in both.declared.values()] == [3, 5]
@@ -70,16 +61,14 @@ def test_every_task_and_number_of_steps_declares_seeds_of_its_own(tmp_path: Path
 
 def test_too_few_seeds_for_a_verdict_declare_nothing(tmp_path: Path) -> None:
     """One seed to see whether it runs at all costs no later verdict."""
-    started(mujoco(tmp_path, num_seeds=2))
+    saved(mujoco(tmp_path, num_seeds=2))
     assert mujoco(tmp_path, num_seeds=5).declared[HOPPER] == tuple(range(1, 6))
 
 
-def test_seeds_that_were_published_stay_declared(
-    tmp_path: Path, published: Path, record_run: RecordRun
-) -> None:
+def test_seeds_that_were_published_stay_declared(tmp_path: Path, published: Path) -> None:
     """Three declared, two added: elsewhere their five scores are as well known, and exploratory."""
     for num_seeds in (3, 5):
-        plan = started(mujoco(published, num_seeds=num_seeds))
+        plan = saved(mujoco(published, num_seeds=num_seeds))
     for run in plan.runs():
         record_run(plan, HOPPER, run.seed)
     again = mujoco(tmp_path / "runs", num_seeds=5)
@@ -92,11 +81,11 @@ def test_seeds_that_were_published_stay_declared(
 
 
 def test_what_was_published_wins_over_a_plan_that_took_no_notice_of_it(
-    tmp_path: Path, published: Path, record_run: RecordRun
+    tmp_path: Path, published: Path
 ) -> None:
     """A plan of picked seeds that was saved with --no-published declares nothing for published."""
-    ended(mujoco(published, num_seeds=5), record_run)
-    started(mujoco(tmp_path / "runs", seeds=[2, 4, 5], published=False))
+    ended(mujoco(published, num_seeds=5))
+    saved(mujoco(tmp_path / "runs", seeds=[2, 4, 5], published=False))
     with pytest.raises(UsageError, match=r"was published with 5 declared seeds: .*--no-pub"):
         mujoco(tmp_path / "runs", seeds=[2, 4, 5])
     assert mujoco(tmp_path / "runs", num_seeds=5).declared == {HOPPER: (1, 2, 3, 4, 5)}
@@ -106,11 +95,11 @@ def test_what_was_published_wins_over_a_plan_that_took_no_notice_of_it(
     ("env_steps", "refused"), [(STEPS, True), (STEPS * 9 // 10, True), (STEPS * 3, False)]
 )
 def test_seeds_are_not_picked_among_those_that_were_begun(
-    env_steps: int, refused: bool, tmp_path: Path, record_run: RecordRun
+    env_steps: int, refused: bool, tmp_path: Path
 ) -> None:
     """One by one nothing was declared; of much longer runs the scores tell little."""
     for seed in range(1, 6):
-        plan = started(mujoco(tmp_path, seeds=[seed]))
+        plan = saved(mujoco(tmp_path, seeds=[seed]))
         record_run(plan, HOPPER, seed, status="running" if seed == 5 else "finished")
     if refused:
         with pytest.raises(
@@ -127,10 +116,10 @@ def test_seeds_are_not_picked_among_those_that_were_begun(
 
 @pytest.mark.parametrize("content", [None, "{", "{}"])
 def test_a_run_that_died_before_its_record_was_not_begun_and_a_torn_one_was(
-    content: str | None, tmp_path: Path, record_run: RecordRun
+    content: str | None, tmp_path: Path
 ) -> None:
     """The launcher's own record of a failure says no settings; of a torn one nobody knows."""
-    plan = started(mujoco(tmp_path, seeds=[1]))
+    plan = saved(mujoco(tmp_path, seeds=[1]))
     record_run(plan, HOPPER, 1)
     folder = plan.directory / HOPPER / "seed-2"
     folder.mkdir()
@@ -144,44 +133,39 @@ def test_a_run_that_died_before_its_record_was_not_begun_and_a_torn_one_was(
             mujoco(tmp_path, seeds=[1, 3, 4])
 
 
-def test_seeds_that_only_another_task_has_are_refused(
-    tmp_path: Path, record_run: RecordRun
-) -> None:
+def test_seeds_that_only_another_task_has_are_refused(tmp_path: Path) -> None:
     """Walker2d would get Hopper's fourth and fifth; and declared seeds are kept as they are."""
-    ended(mujoco(tmp_path, num_seeds=5), record_run)
+    ended(mujoco(tmp_path, num_seeds=5))
     for seed in (1, 9):
-        ended(mujoco(tmp_path, seeds=[seed], tasks=[WALKER]), record_run)
+        ended(mujoco(tmp_path, seeds=[seed], tasks=[WALKER]))
     both = {"tasks": [WALKER, HOPPER], "env_steps": STEPS, "device": "cpu", "runs_dir": tmp_path}
     with pytest.raises(UsageError, match=r"by itself, with --tasks Walker2d-v4 --seeds 1 2 3 4 9"):
         keep_declared(make_plan("sac", "mujoco", **both), counts_begun=True)
 
 
-def test_without_a_number_of_seeds_a_task_has_those_it_was_begun_with(
-    tmp_path: Path, record_run: RecordRun
-) -> None:
+def test_without_a_number_of_seeds_a_task_has_those_it_was_begun_with(tmp_path: Path) -> None:
     """Hopper has five, Walker2d the budget's four; and so says the plan's command."""
-    ended(mujoco(tmp_path, num_seeds=5), record_run)
+    ended(mujoco(tmp_path, num_seeds=5))
     both = {"tasks": [WALKER, HOPPER], "env_steps": STEPS - 1, "device": "cpu"}
     asked = make_plan("sac", "mujoco", runs_dir=tmp_path, **both)
     plan = keep_declared(asked, counts_begun=True)
     assert plan.num_seeds == {WALKER: 4, HOPPER: 5}
     assert plan.declared == {WALKER: (1, 2, 3, 4), HOPPER: (1, 2, 3, 4, 5)}
     assert "--seeds" not in command(plan).split()
-    started(plan)
+    saved(plan)
     assert load_plan("sac", "mujoco", None, tmp_path) == plan
     assert keep_declared(asked, counts_begun=True) == plan, "declared now, and kept"
 
 
 @pytest.mark.usefixtures("undrawn")
 def test_seeds_beyond_the_declared_are_exploratory_in_table_and_page(
-    tmp_path: Path, record_run: RecordRun, monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-) -> None:  # fmt: skip
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     """From the command line to `verdicts.csv`: three seeds first, then eight."""
     reference = reference_score("sac", "nnabla_rl", HOPPER, STEPS, "deterministic")
     assert reference is not None
     for num_seeds in (3, 8):
-        plan = started(mujoco(tmp_path, num_seeds=num_seeds))
+        plan = saved(mujoco(tmp_path, num_seeds=num_seeds))
         for run in plan.runs():
             if not run.has_ended:
                 record_run(plan, HOPPER, run.seed, {STEPS: reference.mean * (2 + run.seed % 2)})

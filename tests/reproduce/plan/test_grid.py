@@ -14,7 +14,7 @@ from reproduce.commands import grid as commands
 from reproduce.plan import grid as planning
 from reproduce.plan import places
 from reproduce.plan.grid import Plan
-from reproduce.plan.make import command, load_plan, make_plan, save_plan
+from reproduce.plan.make import command, load_plan, make_plan
 from reproduce.plan.places import check_memory
 from reproduce.plan.request import FIELDS, Request, add_flags, read_request, words_of
 from suite.base.errors import UsageError
@@ -22,17 +22,7 @@ from suite.envs.tasks import SUITES
 from suite.record.recorder import Recorder
 from suite.settings.command_line import Parser, read_command_line
 from tests.gpus import with_gpus
-from tests.reproduce.conftest import RecordRun
-
-pytestmark = pytest.mark.usefixtures("published")
-
-PENDULUM = "Pendulum-v1"
-
-
-def pendulum(runs_dir: Path, **options: Any) -> Plan:
-    """Three seeds of Pendulum, 1,000 steps each, on a CPU."""
-    standard = {"tasks": [PENDULUM], "env_steps": 1000, "seeds": [1, 2, 3], "device": "cpu"}
-    return make_plan("sac", "classic", runs_dir=runs_dir, **(standard | options))
+from tests.reproduce.conftest import TASK, pendulum, record_run, saved
 
 
 def statuses(plan: Plan) -> list[str]:
@@ -48,21 +38,21 @@ def seeds_to_run(plan: Plan) -> list[list[int]]:
 def begin_together(plan: Plan, seeds: list[int]) -> None:
     """Leave what an agent leaves that was killed while it trained these seeds in one process."""
     own: dict[str, Any] = {
-        "task": PENDULUM,
+        "task": TASK,
         "seeds": tuple(seeds),
         "env_steps": 1000,
         "device": "cpu",
     }
     config = dataclasses.replace(plan.config, **own)
-    run = {"agent": plan.agent, "task": PENDULUM, "config": dataclasses.asdict(config)}
+    run = {"agent": plan.agent, "task": TASK, "config": dataclasses.asdict(config)}
     run |= {"suite": plan.suite, "source": plan.source, "command": ""}
-    Recorder(plan.directory / PENDULUM, run, seeds).checkpoint_directory.mkdir()
+    Recorder(plan.directory / TASK, run, seeds).checkpoint_directory.mkdir()
 
 
 def test_a_request_is_read_back_from_its_words() -> None:
     """Every field has a flag; num_seeds, which seeds exclude, is read back alone."""
     request = Request(
-        **{"agent": "sac", "suite": "classic", "tasks": [PENDULUM], "budget": "smoke"},
+        **{"agent": "sac", "suite": "classic", "tasks": [TASK], "budget": "smoke"},
         **{"seeds": (3, 1), "env_steps": 300, "source": "tuned", "runs_dir": Path("a b")},
         **{"published": False, "checkpoint_minutes": 0.5, "drop_checkpoints": True},
         **{"keep_best": True, "device": "cpu", "workers": 2, "launcher": "ray"},
@@ -95,20 +85,18 @@ def test_a_budget_gives_steps_and_seeds_unless_they_are_given(tmp_path: Path) ->
         assert (set(plan.env_steps.values()), plan.seeds) == (steps, seeds)
 
 
-def test_finished_and_diverged_runs_are_kept_and_all_others_run(
-    tmp_path: Path, record_run: RecordRun
-) -> None:
+def test_finished_and_diverged_runs_are_kept_and_all_others_run(tmp_path: Path) -> None:
     """What a run left behind decides: killed, crashed and unreadable runs are started again."""
     plan = pendulum(tmp_path, seeds=[1, 2, 3, 4, 5, 6])
     for seed, ended in enumerate(["finished", "diverged", "running", "failed"], start=1):
-        record_run(plan, PENDULUM, seed, status=ended)
-    torn = plan.directory / PENDULUM / "seed-5"
+        record_run(plan, TASK, seed, status=ended)
+    torn = plan.directory / TASK / "seed-5"
     torn.mkdir()
     (torn / "run.json").write_text('{"status": "finished", "con')
     expected = ["finished", "diverged", "running", "failed", "planned", "planned"]
     assert statuses(plan) == expected
     assert seeds_to_run(plan) == [[3], [4], [5], [6]]
-    shorter, longer = (dataclasses.replace(plan, env_steps={PENDULUM: n}) for n in (400, 1001))
+    shorter, longer = (dataclasses.replace(plan, env_steps={TASK: n}) for n in (400, 1001))
     assert statuses(shorter) == expected
     assert statuses(longer) == ["shorter", *expected[1:]]
     assert seeds_to_run(longer) == [[1], [3], [4], [5], [6]]
@@ -116,10 +104,10 @@ def test_finished_and_diverged_runs_are_kept_and_all_others_run(
 
 @pytest.mark.parametrize("status", ["finished", "diverged"])
 def test_a_finished_run_with_other_settings_is_refused_with_what_differs(
-    status: str, tmp_path: Path, record_run: RecordRun
+    status: str, tmp_path: Path
 ) -> None:
     """It would be judged as something it is not; the message names folder and setting."""
-    folder = record_run(pendulum(tmp_path), PENDULUM, 2, status=status, gamma=0.5)
+    folder = record_run(pendulum(tmp_path), TASK, 2, status=status, gamma=0.5)
     plan = pendulum(tmp_path)
     for ask in (plan.runs, plan.groups):
         with pytest.raises(UsageError) as caught:
@@ -130,54 +118,46 @@ def test_a_finished_run_with_other_settings_is_refused_with_what_differs(
     assert statuses(pendulum(tmp_path, settings=["gamma=0.5"]))[1] == status
 
 
-def test_only_what_changes_learning_makes_runs_differ(
-    tmp_path: Path, record_run: RecordRun
-) -> None:
+def test_only_what_changes_learning_makes_runs_differ(tmp_path: Path) -> None:
     """Device and threads decide the speed; an unfinished run of other settings is written over."""
     plan = pendulum(tmp_path)
-    record_run(plan, PENDULUM, 1, device="cuda:1", num_threads=4)
-    record_run(plan, PENDULUM, 2, status="running", gamma=0.5)
-    record_run(plan, PENDULUM, 3, hidden_sizes=(256, 256))
+    record_run(plan, TASK, 1, device="cuda:1", num_threads=4)
+    record_run(plan, TASK, 2, status="running", gamma=0.5)
+    record_run(plan, TASK, 3, hidden_sizes=(256, 256))
     assert statuses(plan) == ["finished", "running", "finished"]
 
 
-def test_published_runs_count_unless_told_not_to(
-    tmp_path: Path, published: Path, record_run: RecordRun
-) -> None:
+def test_published_runs_count_unless_told_not_to(tmp_path: Path, published: Path) -> None:
     """They are read where they are; with other settings, or too short, they are as if absent."""
     plan = pendulum(tmp_path / "runs")
     place = published / "sac-classic" / "tuned"
-    first = record_run(plan, PENDULUM, 1, directory=place, env_steps=5000)
-    record_run(plan, PENDULUM, 2, directory=place, gamma=0.5)
-    record_run(plan, PENDULUM, 3, directory=place, env_steps=999)
+    first = record_run(plan, TASK, 1, directory=place, env_steps=5000)
+    record_run(plan, TASK, 2, directory=place, gamma=0.5)
+    record_run(plan, TASK, 3, directory=place, env_steps=999)
     assert statuses(plan) == ["finished", "planned", "planned"]
     assert plan.runs()[0].directory == first
-    here = plan.directory / PENDULUM
+    here = plan.directory / TASK
     assert [run.directory for run in plan.runs()[1:]] == [here / "seed-2", here / "seed-3"]
     assert seeds_to_run(plan) == [[2], [3]]
     assert seeds_to_run(pendulum(tmp_path / "runs", published=False)) == [[1], [2], [3]]
 
 
-def test_a_run_here_goes_before_a_published_one(
-    tmp_path: Path, published: Path, record_run: RecordRun
-) -> None:
+def test_a_run_here_goes_before_a_published_one(tmp_path: Path, published: Path) -> None:
     """One's own result is never replaced by the published; a shorter one of ours is no result."""
     plan = pendulum(tmp_path / "runs", seeds=[1, 2])
     for seed in (1, 2):
-        record_run(plan, PENDULUM, seed, directory=published / "sac-classic" / "tuned")
-    ours = record_run(plan, PENDULUM, 1)
-    record_run(plan, PENDULUM, 2, env_steps=10)
+        record_run(plan, TASK, seed, directory=published / "sac-classic" / "tuned")
+    ours = record_run(plan, TASK, 1)
+    record_run(plan, TASK, 2, env_steps=10)
     assert [run.directory == ours for run in plan.runs()] == [True, False]
     assert statuses(plan) == ["finished", "finished"]
 
 
-def test_groups_are_seeds_on_a_cpu_and_tasks_on_a_gpu(
-    tmp_path: Path, record_run: RecordRun
-) -> None:
+def test_groups_are_seeds_on_a_cpu_and_tasks_on_a_gpu(tmp_path: Path) -> None:
     """A CPU process trains one seed; a GPU process trains every waiting seed of one task."""
-    tasks = [PENDULUM, "MountainCarContinuous-v0"]
+    tasks = [TASK, "MountainCarContinuous-v0"]
     plan = pendulum(tmp_path, tasks=tasks)
-    record_run(plan, PENDULUM, 2)
+    record_run(plan, TASK, 2)
     assert seeds_to_run(plan) == [[1], [3], [1], [2], [3]]
     for device in ("cuda", "cuda:1"):
         on_gpu = dataclasses.replace(plan, device=device)
@@ -230,7 +210,7 @@ def test_seeds_with_a_checkpoint_stay_together_on_several_gpus(
 ) -> None:
     """It fits no others; the seeds that have none are split over the other GPUs."""
     with_gpus(monkeypatch, 3)
-    plan = pendulum(tmp_path, seeds=[1, 2, 3, 4, 5, 6, 7], device="cuda")
+    plan = pendulum(tmp_path, seeds=[1, 2, 3, 4, 5, 6, 7], device="cuda", workers=None)
     assert seeds_to_run(plan) == [[1, 2], [3, 4], [5, 6, 7]]
     begin_together(plan, [2, 3, 4])
     assert seeds_to_run(plan) == [[1, 5], [2, 3, 4], [6, 7]]
@@ -258,13 +238,12 @@ def test_a_plan_takes_every_gpu_or_the_one_that_is_named(
     """With a process for each; the plan's own record keeps the name that was asked for."""
     with_gpus(monkeypatch, num_gpus)
     monkeypatch.setattr(places, "num_cores", lambda: 2)
-    plan = pendulum(tmp_path, device=device)
+    plan = pendulum(tmp_path, device=device, workers=None)
     assert (plan.gpus, plan.workers) == (gpus, workers)
     assert plan.device == ({0: "cpu"}.get(num_gpus, "cuda") if device == "auto" else device)
     assert "--workers" not in command(plan)
     assert (f"({len(gpus)} GPUs)" in str(commands.plan_table(plan).caption)) == (len(gpus) > 1)
-    plan.directory.mkdir(parents=True)
-    save_plan(plan)
+    saved(plan)
     assert load_plan("sac", "classic", None, tmp_path) == plan
 
 
@@ -370,7 +349,7 @@ def test_the_printed_command_keeps_a_device_of_ones_own(
     assert "--workers 3" in command(plan)
     with_gpus(monkeypatch, 1)
     assert "--device cpu" in command(plan)
-    assert "--device" not in command(pendulum(tmp_path, device="auto"))
+    assert "--device" not in command(pendulum(tmp_path, device="auto", workers=None))
 
 
 @pytest.mark.parametrize(

@@ -18,7 +18,7 @@ from reproduce.plan.make import make_plan, save_plan
 from reproduce.plan.status import refuse_mixture
 from suite.base import hardware
 from suite.base.errors import UsageError
-from tests.reproduce.conftest import RecordRun, Reseal, recorded
+from tests.reproduce.conftest import record_run, recorded, reseal
 
 REACHER = "Reacher-v4"
 STEPS = 30_000
@@ -86,7 +86,7 @@ def place_of(published: Path) -> Path:
     return published / "sac-mujoco-small" / "paper"
 
 
-def publish(record_run: RecordRun, published: Path, seeds: Sequence[int] = (1, 2, 3)) -> None:
+def publish(published: Path, seeds: Sequence[int] = (1, 2, 3)) -> None:
     """Write finished runs that are above their reference."""
     for seed in seeds:
         scores = {STEPS: -3.6 - 0.1 * seed}
@@ -99,10 +99,10 @@ def statuses(plan: Plan) -> list[str]:
 
 
 def test_an_uncommitted_change_leaves_published_runs_out_and_is_named(
-    project: Path, published: Path, record_run: RecordRun, capsys: pytest.CaptureFixture[str]
+    project: Path, published: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """A flipped sign is never `reproduced` by runs that it did not make; all seeds train again."""
-    publish(record_run, published)
+    publish(published)
     assert statuses(smoke()) == ["finished"] * 3
     flip_sign(project)
     assert statuses(smoke()) == ["planned"] * 3
@@ -120,11 +120,9 @@ def test_an_uncommitted_change_leaves_published_runs_out_and_is_named(
     assert statuses(smoke()) == ["finished"] * 3
 
 
-def test_committed_code_of_the_same_number_keeps_every_run(
-    project: Path, published: Path, record_run: RecordRun
-) -> None:
+def test_committed_code_of_the_same_number_keeps_every_run(project: Path, published: Path) -> None:
     """It passed the golden test. Another number leaves them out, and both are named."""
-    publish(record_run, published)
+    publish(published)
     (project / "suite" / "base" / "noise.py").write_text("# rewritten\n")
     commit(project)
     assert statuses(smoke()) == ["finished"] * 3
@@ -139,11 +137,11 @@ def test_committed_code_of_the_same_number_keeps_every_run(
 
 
 def test_runs_of_changed_code_do_not_count_once_it_is_mended(
-    project: Path, published: Path, record_run: RecordRun
+    project: Path, published: Path
 ) -> None:
     """Code that is not committed gives its runs no number, whatever its file says."""
     flip_sign(project)
-    publish(record_run, published)
+    publish(published)
     record = json.loads((place_of(published) / REACHER / "seed-1" / "run.json").read_text())
     assert record["behaviour"] is None
     assert statuses(smoke()) == ["finished"] * 3  # that very code's own
@@ -152,9 +150,7 @@ def test_runs_of_changed_code_do_not_count_once_it_is_mended(
     assert smoke().runs()[0].remark.endswith("; agents/sac.py has changed since")
 
 
-def test_an_agent_without_a_number_counts_its_own_until_it_changes(
-    project: Path, record_run: RecordRun
-) -> None:
+def test_an_agent_without_a_number_counts_its_own_until_it_changes(project: Path) -> None:
     """A developer's agent needs none, committed or not."""
     set_number(project, "")
     commit(project)
@@ -170,13 +166,11 @@ def test_an_agent_without_a_number_counts_its_own_until_it_changes(
         refuse_mixture(smoke())
 
 
-def test_a_published_grid_is_drawn_of_its_own_runs(
-    project: Path, published: Path, record_run: RecordRun
-) -> None:
+def test_a_published_grid_is_drawn_of_its_own_runs(project: Path, published: Path) -> None:
     """Its page tells of its runs, marked if the agent has another number since, changed or not."""
     plan = smoke(runs_dir=published)
     assert plan.directory == place_of(published)
-    publish(record_run, published)
+    publish(published)
     save_plan(plan)
     flip_sign(project)
     (found,) = find_plans(published)
@@ -195,7 +189,7 @@ def test_a_published_grid_is_drawn_of_its_own_runs(
     assert statuses(found) == ["finished", "left out", "left out"]  # numbers are never mixed
 
 
-def test_older_runs_of_other_tasks_stop_nobody(project: Path, record_run: RecordRun) -> None:
+def test_older_runs_of_other_tasks_stop_nobody(project: Path) -> None:
     """A task that is asked for alone has no runs of theirs; a plan of both is refused as before."""
     record_run(smoke(), REACHER, 1, {STEPS: -5.0})
     flip_sign(project)
@@ -206,9 +200,7 @@ def test_older_runs_of_other_tasks_stop_nobody(project: Path, record_run: Record
         refuse_mixture(both)
 
 
-def test_ones_own_older_runs_are_neither_judged_nor_trained_over(
-    project: Path, record_run: RecordRun
-) -> None:
+def test_ones_own_older_runs_are_neither_judged_nor_trained_over(project: Path) -> None:
     """They have no score; a training beside them is refused with the ways on."""
     for seed in (1, 2):
         record_run(smoke(), REACHER, seed, {STEPS: -5.0})
@@ -229,11 +221,9 @@ def test_ones_own_older_runs_are_neither_judged_nor_trained_over(
     assert pipeline.exit_status(tables["verdicts"], tables["suite"], tables["runs"].status) == 2
 
 
-def test_a_published_run_that_is_damaged_is_said_to_be(
-    published: Path, record_run: RecordRun
-) -> None:
+def test_a_published_run_that_is_damaged_is_said_to_be(published: Path) -> None:
     """It is trained again here, and nobody wonders why."""
-    publish(record_run, published, seeds=(1,))
+    publish(published, seeds=(1,))
     folder = place_of(published) / REACHER
     shutil.copytree(folder / "seed-1", folder / "seed-2")
     finished, planned, _ = smoke().runs()
@@ -241,20 +231,15 @@ def test_a_published_run_that_is_damaged_is_said_to_be(
     assert planned.remark.endswith("is damaged: seed-2 says seed 1, its folder says 2")
 
 
-def test_a_setting_that_a_record_lacks_has_its_default(
-    record_run: RecordRun, reseal: Reseal
-) -> None:
+def test_a_setting_that_a_record_lacks_has_its_default() -> None:
     """A grid that sets it otherwise does not take the run; a setting unknown today is no match."""
     folder = record_run(smoke(), REACHER, 1, {STEPS: -5.6})
-    record = json.loads((folder / "run.json").read_text())
-    del record["config"]["max_log_alpha"]
-    (folder / "run.json").write_text(json.dumps(record))
-    reseal(folder)
+    config = json.loads((folder / "run.json").read_text())["config"]
+    del config["max_log_alpha"]
+    reseal(folder, config=config)
     assert statuses(smoke())[0] == "finished"
     with pytest.raises(UsageError, match=r"max_log_alpha None there, -3\.0 here"):
         smoke(settings=["max_log_alpha=-3.0"]).runs()
-    record["config"]["gone"] = 1
-    (folder / "run.json").write_text(json.dumps(record))
-    reseal(folder)
+    reseal(folder, config=config | {"gone": 1})
     with pytest.raises(UsageError, match="gone 1 there, unknown here"):
         smoke().runs()

@@ -1,6 +1,5 @@
 """What stands beside a verdict: every circumstance by its name, and nothing where there is none."""
 
-import json
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +11,7 @@ from reproduce.pipeline import gather
 from reproduce.plan.make import make_plan
 from reproduce.report.page import render
 from reproduce.report.words import ABSENT, details, marks, remarks_on, verdict_lines
-from tests.reproduce.conftest import RecordRun, Reseal, make_report
+from tests.reproduce.conftest import make_report, record_run, reseal
 
 TASK = "Reacher-v4"
 XEON, EPYC = "Xeon family 6 model 207", "EPYC family 25 model 17"
@@ -69,9 +68,7 @@ def printed(plan_or_tables: Any, title: str = "") -> str:
 
 
 @pytest.mark.usefixtures("undrawn")
-def test_remarks_stand_on_console_page_and_table(
-    tmp_path: Path, record_run: RecordRun, reseal: Reseal, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_remarks_stand_on_console_page_and_table(tmp_path: Path) -> None:
     """A verdict with changed settings or mixed machines never looks clean."""
     plan = make_plan(
         "sac", "mujoco-small", runs_dir=tmp_path, tasks=[TASK], settings=["gamma=0.98"],
@@ -80,10 +77,7 @@ def test_remarks_stand_on_console_page_and_table(
     versions = ("2.12.0", "2.13.0", "2.13.0")
     for seed, torch in enumerate(versions, start=1):
         folder = record_run(plan, TASK, seed, {10_000: -5.0 - seed / 100})
-        said = json.loads((folder / "run.json").read_text())
-        said |= {"dirty": seed == 3, "versions": {"torch": torch}}
-        (folder / "run.json").write_text(json.dumps(said))
-        reseal(folder)
+        reseal(folder, dirty=seed == 3, versions={"torch": torch})
     verdicts = make_report(plan)
     (wanted,) = verdicts["remarks"]
     assert wanted == (

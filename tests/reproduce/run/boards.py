@@ -7,8 +7,8 @@ from typing import Any
 from reproduce.plan.grid import Plan
 from reproduce.run.progress import Board
 from suite.record.records import read_record
+from tests.reproduce.conftest import TASK
 
-TASK = "Pendulum-v1"
 FINISH = """
 (folders[0] / "evaluations.csv").write_text("env_steps,mean_return\\n1000,3.5\\n")
 end(folders[0], "finished")

@@ -17,7 +17,6 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -27,7 +26,6 @@ from rich.console import Console
 from reproduce.commands import grid
 from reproduce.pipeline import tally
 from reproduce.plan.grid import Plan
-from reproduce.plan.make import make_plan
 from reproduce.plan.status import refuse_mixture
 from reproduce.plan.tables import read_table
 from reproduce.run import lease as leasing
@@ -37,13 +35,10 @@ from reproduce.run.lease import Leases
 from reproduce.run.progress import OVER, Board
 from suite.base.errors import UsageError
 from suite.record import manifest
-from tests.reproduce.conftest import RecordRun, StandIn, recorded
-from tests.reproduce.run.boards import FINISH, TASK, ends, ignore, wait_for
+from tests.reproduce.conftest import TASK, StandIn, pendulum, record_run, recorded
+from tests.reproduce.run.boards import FINISH, ends, ignore, wait_for
 
-pytestmark = [
-    pytest.mark.usefixtures("published"),
-    pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning"),
-]
+pytestmark = pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
 
 slow = pytest.mark.slow
 FORK = multiprocessing.get_context("fork")
@@ -56,12 +51,6 @@ while True:
     time.sleep(0.005)
 """
 BUSY = "until = time.monotonic() + {}\nwhile time.monotonic() < until: pass\n"
-
-
-def pendulum(runs_dir: Path, num_seeds: int, **options: Any) -> Plan:
-    """Runs of 1,000 steps of Pendulum on a CPU, two side by side."""
-    standard = {"tasks": [TASK], "env_steps": 1000, "device": "cpu", "workers": 2}
-    return make_plan("sac", "classic", runs_dir=runs_dir, num_seeds=num_seeds, **standard | options)
 
 
 def executions(plan: Plan) -> Counter[int]:
@@ -110,7 +99,7 @@ def test_a_link_costs_its_run_and_not_the_file_that_it_leads_to(
     name: str, tmp_path: Path, stand_in: StandIn
 ) -> None:
     """The agent's output would overwrite the one, a new start remove the tables of the other."""
-    plan, outside = pendulum(tmp_path / "runs", 2), tmp_path / "outside"
+    plan, outside = pendulum(tmp_path / "runs", [1, 2]), tmp_path / "outside"
     outside.mkdir()
     victim = outside / "thesis.csv"
     victim.write_text("ten years")
@@ -134,7 +123,7 @@ def test_a_killed_harness_leaves_no_writer_and_the_next_start_finishes_the_plan(
     rng = random.Random(rounds)
     stop = "os.kill(os.getpid(), signal.SIGSTOP)"
     for number in range(rounds):
-        plan = pendulum(tmp_path / str(number), 4, workers=3)
+        plan = pendulum(tmp_path / str(number), [1, 2, 3, 4], workers=3)
         stand_in({1: FINISH, 2: WRITE_FOR_EVER, 3: stop, 4: WRITE_FOR_EVER})
         harness = Harness(plan)
         rows = plan.directory / TASK / "seed-2" / "episodes.csv"
@@ -166,7 +155,7 @@ def test_harnesses_beside_each_other_execute_every_run_once(
     rng = random.Random(most)
     for number in range(rounds):
         count = rng.randint(2, most) if rounds > 2 else most
-        plan = pendulum(tmp_path / str(number), 5)
+        plan = pendulum(tmp_path / str(number), range(1, 6))
         here = plan.directory / TASK
         here.mkdir(parents=True)
         begun = f"while len(list(pathlib.Path(out).glob('begun-*'))) < {count}: time.sleep(0.005)\n"
@@ -193,10 +182,10 @@ def test_a_harness_with_other_settings_is_refused_before_it_trains(
 ) -> None:
     """Nothing is finished yet by which the two could be told apart; then nobody works any more."""
     stand_in(dict.fromkeys((1, 2, 3), "time.sleep(60)\n"))
-    plan = pendulum(tmp_path, 1)
+    plan = pendulum(tmp_path, [1])
     harness = Harness(plan)
     wait_for(lambda: executions(plan)[1], "the agent")
-    other = pendulum(tmp_path, 2, settings=["gamma=0.5"])
+    other = pendulum(tmp_path, [1, 2], settings=["gamma=0.5"])
     with pytest.raises(
         UsageError, match=rf"other settings .*{harness.process.pid}\) runs .*seed-1"
     ):
@@ -219,7 +208,7 @@ def test_the_runs_of_a_killed_harness_are_taken_over_by_one_that_waits(
     tmp_path: Path, stand_in: StandIn
 ) -> None:
     """At once, on the same machine: the process that holds the lease is gone."""
-    plan = pendulum(tmp_path, 2)
+    plan = pendulum(tmp_path, [1, 2])
     first_start = "len((pathlib.Path(out) / 'executions').read_text().splitlines()) <= 2"
     stand_in(dict.fromkeys((1, 2), f"if {first_start}: time.sleep(60)\n" + FINISH))
     killed = Harness(plan)
@@ -298,11 +287,11 @@ def test_a_lease_that_cannot_be_read_is_a_foreign_one(
 
 
 def test_a_harness_that_lost_a_run_stops_its_agent_and_counts_the_other(
-    tmp_path: Path, stand_in: StandIn, record_run: RecordRun, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, stand_in: StandIn, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It was suspended for too long, say: the run now belongs to whoever took it over."""
     monkeypatch.setattr(leasing, "HEARTBEAT_SECONDS", 0.4)
-    plan = pendulum(tmp_path, 1)
+    plan = pendulum(tmp_path, [1])
     stand_in({1: WRITE_FOR_EVER})
     run = plan.directory / TASK / "seed-1"
 
@@ -333,11 +322,9 @@ end(folders[0], "finished")
 """
 
 
-def test_a_run_without_space_fails_and_says_so(
-    tmp_path: Path, stand_in: StandIn, record_run: RecordRun
-) -> None:
+def test_a_run_without_space_fails_and_says_so(tmp_path: Path, stand_in: StandIn) -> None:
     """Earlier results stay readable, the truncated table is of no finished run."""
-    plan = pendulum(tmp_path, 2)
+    plan = pendulum(tmp_path, [1, 2])
     record_run(plan, TASK, 1, {1000: 7.0})
     stand_in({2: FILL})
     state, error = ends(launch(plan, ignore))[2]
@@ -364,10 +351,10 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
 
 
 def test_a_full_disk_ends_no_other_run_and_not_the_harness(
-    small_disk: Path, stand_in: StandIn, record_run: RecordRun
+    small_disk: Path, stand_in: StandIn
 ) -> None:
     """Not even the failure can be written down, and still every planned run is accounted for."""
-    plan = pendulum(small_disk, 3, workers=1)
+    plan = pendulum(small_disk, [1, 2, 3], workers=1)
     folder = record_run(plan, TASK, 1, {1000: 7.0})
     fill = """
 with (folders[0] / "episodes.csv").open("wb", buffering=0) as file:
@@ -393,11 +380,9 @@ with (folders[0] / "episodes.csv").open("wb", buffering=0) as file:
 
 
 @pytest.mark.parametrize("times", [30, pytest.param(1000, marks=slow)])
-def test_every_damage_to_a_finished_run_is_found(
-    times: int, tmp_path: Path, record_run: RecordRun
-) -> None:
+def test_every_damage_to_a_finished_run_is_found(times: int, tmp_path: Path) -> None:
     """A flipped bit or a cut at any place of any file, its manifest and its record among them."""
-    plan = pendulum(tmp_path, 1)
+    plan = pendulum(tmp_path, [1])
     folder = record_run(plan, TASK, 1, {step: step / 3 for step in range(50, 1001, 50)})
     (folder / "policy.safetensors").write_bytes(bytes(range(256)) * 16)
     manifest.write_manifest(folder, (folder / "run.json").read_bytes())
@@ -428,18 +413,16 @@ def test_every_damage_to_a_finished_run_is_found(
 
 
 @pytest.mark.parametrize("name", ["run.json", "evaluations.csv", "SHA256SUMS"])
-def test_a_missing_file_is_damage_too(name: str, tmp_path: Path, record_run: RecordRun) -> None:
+def test_a_missing_file_is_damage_too(name: str, tmp_path: Path) -> None:
     """Whatever a finished run wrote must be there. Without `run.json` its manifest tells of it."""
-    plan = pendulum(tmp_path, 1)
+    plan = pendulum(tmp_path, [1])
     (record_run(plan, TASK, 1) / name).unlink()
     assert [run.status for run in plan.runs()] == ["damaged"]
 
 
-def test_a_damaged_run_is_kept_aside_and_run_again(
-    tmp_path: Path, stand_in: StandIn, record_run: RecordRun
-) -> None:
+def test_a_damaged_run_is_kept_aside_and_run_again(tmp_path: Path, stand_in: StandIn) -> None:
     """Nothing is lost: what is left of it stays readable beside the new run."""
-    plan = pendulum(tmp_path, 2)
+    plan = pendulum(tmp_path, [1, 2])
     folders = [record_run(plan, TASK, seed) for seed in (1, 2)]
     with (folders[0] / "evaluations.csv").open("a") as file:
         file.write("1000,9e9,9e9,9e9\n")
@@ -475,7 +458,7 @@ def test_a_run_that_hangs_is_killed_and_one_that_works_is_not(
         "subprocess.run([sys.executable, '-c', work], check=True)\n" + FINISH,
     }
     stand_in(scripts)
-    plan = pendulum(tmp_path, 4, workers=4)
+    plan = pendulum(tmp_path, [1, 2, 3, 4], workers=4)
     assert ends(launch(plan, ignore)) == {
         1: ("finished", ""),
         2: ("failed", "stalled: no sign of work for 1 s: no output"),
@@ -485,9 +468,9 @@ def test_a_run_that_hangs_is_killed_and_one_that_works_is_not(
     assert not any(map(processes.start_time, pids(plan)))
 
 
-def test_what_a_killed_writer_left_is_removed(tmp_path: Path, record_run: RecordRun) -> None:
+def test_what_a_killed_writer_left_is_removed(tmp_path: Path) -> None:
     """A run's own at once; others' in the grid's folder may still be written for an hour."""
-    plan = pendulum(tmp_path, 1)
+    plan = pendulum(tmp_path, [1])
     folder = record_run(plan, TASK, 1, status="running")
     (folder / "checkpoint").mkdir()
     places = [folder, folder / "checkpoint", plan.directory, plan.directory / TASK]
@@ -534,11 +517,9 @@ def code(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path / "code"
 
 
-def test_runs_of_other_settings_are_not_mixed_even_as_other_seeds(
-    tmp_path: Path, record_run: RecordRun
-) -> None:
+def test_runs_of_other_settings_are_not_mixed_even_as_other_seeds(tmp_path: Path) -> None:
     """Seed 3 of another gamma would stand in one folder with seeds 1 and 2."""
-    plan = pendulum(tmp_path, 2)
+    plan = pendulum(tmp_path, [1, 2])
     record_run(plan, TASK, 3, gamma=0.5)
     with pytest.raises(UsageError, match=r"seed-3 was run with other settings \(gamma 0\.5 there"):
         refuse_mixture(plan)
@@ -548,7 +529,7 @@ def test_code_that_changes_while_a_grid_runs_starts_no_further_run(
     code: Path, tmp_path: Path, stand_in: StandIn
 ) -> None:
     """What runs goes on; what waits is not started, and can be once the change is undone."""
-    plan = pendulum(tmp_path / "runs", 2, workers=1)
+    plan = pendulum(tmp_path / "runs", [1, 2], workers=1)
     changed = code / "agents" / "sac.py"
     append = f"pathlib.Path({str(changed)!r}).open('a').write('new = True')\n"
     stand_in({1: append + FINISH, 2: FINISH})

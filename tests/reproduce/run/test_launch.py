@@ -31,21 +31,12 @@ from suite.base.errors import UsageError
 from suite.base.files import write_atomically
 from suite.record.recorder import Recorder
 from tests.gpus import with_gpus
-from tests.reproduce.conftest import RecordRun, StandIn, Tree
-from tests.reproduce.run.boards import TASK, ends, ignore, record_of
-
-pytestmark = pytest.mark.usefixtures("published")
-
+from tests.reproduce.conftest import TASK, StandIn, pendulum, record_run, tree
+from tests.reproduce.run.boards import ends, ignore, record_of
 
 FINISH = "end(folders[0], 'finished')"
 CRASH = "print('all is well', flush=True); raise MemoryError('no more')"
 SLEEP = "(folders[0] / 'pid').write_text(str(os.getpid())); time.sleep(60)"
-
-
-def pendulum(runs_dir: Path, seeds: list[int], **options: Any) -> Plan:
-    """Runs of 1,000 steps of Pendulum on a CPU, two side by side."""
-    standard = {"tasks": [TASK], "env_steps": 1000, "device": "cpu", "workers": 2}
-    return make_plan("sac", "classic", runs_dir=runs_dir, seeds=seeds, **(standard | options))
 
 
 def pids_of(plan: Plan, count: int, board: Board) -> list[int]:
@@ -203,7 +194,7 @@ def test_a_process_gets_the_gpu_with_the_fewest_and_sees_just_that_one(
 
 @pytest.mark.parametrize("has_checkpoint", [False, True])
 def test_what_a_killed_run_left_is_kept_where_the_next_goes_on_from_it(
-    has_checkpoint: bool, tmp_path: Path, stand_in: StandIn, record_run: RecordRun
+    has_checkpoint: bool, tmp_path: Path, stand_in: StandIn
 ) -> None:
     """With a checkpoint the agent itself cuts the rows since; else they are no one's progress."""
     plan = pendulum(tmp_path, [1])
@@ -220,7 +211,7 @@ def test_what_a_killed_run_left_is_kept_where_the_next_goes_on_from_it(
 
 
 def test_a_shorter_run_that_cannot_go_on_is_left_as_it_is(
-    tmp_path: Path, stand_in: StandIn, record_run: RecordRun, tree: Tree
+    tmp_path: Path, stand_in: StandIn
 ) -> None:
     """Without a checkpoint it is refused, and if its agent refuses it, its record stays."""
     plan = pendulum(tmp_path, [1])

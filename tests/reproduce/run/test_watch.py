@@ -4,31 +4,22 @@ import dataclasses
 import json
 import os
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from reproduce.plan.grid import Plan
-from reproduce.plan.make import command, make_plan, save_plan
+from reproduce.plan.make import command
 from reproduce.run import watch as watching
 from reproduce.run.lease import Leases
 from reproduce.run.progress import Board
 from reproduce.run.watch import Watcher, find_grid, load_grid, watch
 from tests.messages import refused
-from tests.reproduce.conftest import RecordRun, Tree
-
-pytestmark = pytest.mark.usefixtures("published")
-
-TASK = "Pendulum-v1"
+from tests.reproduce.conftest import TASK, pendulum, record_run, saved, tree
 
 
 def grid(tmp_path: Path, *seeds: int) -> Plan:
-    """Runs of 1,000 steps of Pendulum whose plan is saved, as a harness does before it begins."""
-    steps: dict[str, Any] = {"tasks": [TASK], "env_steps": 1000, "device": "cpu", "workers": 2}
-    plan = make_plan("sac", "classic", runs_dir=tmp_path / "runs", seeds=seeds, **steps)
-    plan.directory.mkdir(parents=True, exist_ok=True)
-    save_plan(plan)
-    return plan
+    """Runs whose plan is saved."""
+    return saved(pendulum(tmp_path / "runs", seeds))
 
 
 def states(board: Board) -> dict[int, str]:
@@ -36,9 +27,7 @@ def states(board: Board) -> dict[int, str]:
     return {row.run.seed: row.state for row in board.rows}
 
 
-def test_the_board_follows_leases_and_records(
-    tmp_path: Path, record_run: RecordRun, tree: Tree
-) -> None:
+def test_the_board_follows_leases_and_records(tmp_path: Path) -> None:
     """Held is running, ended is what the record says, all else waits; nothing is written."""
     plan = grid(tmp_path, 1, 2, 3, 4)
     record_run(plan, TASK, 1, {1000: 5.0})
@@ -61,9 +50,7 @@ def test_the_board_follows_leases_and_records(
     assert watcher.board.rows[2].error == "exit 1: no memory"
 
 
-def test_a_grid_that_is_started_with_more_seeds_shows_them(
-    tmp_path: Path, record_run: RecordRun
-) -> None:
+def test_a_grid_that_is_started_with_more_seeds_shows_them(tmp_path: Path) -> None:
     """As a second command with more seeds does."""
     plan = grid(tmp_path, 1)
     record_run(plan, TASK, 1)
@@ -75,7 +62,7 @@ def test_a_grid_that_is_started_with_more_seeds_shows_them(
 
 
 def test_watching_ends_with_the_runs_and_says_if_nobody_runs_them(
-    tmp_path: Path, record_run: RecordRun, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The view is shown until, and after, the last run has ended."""
     monkeypatch.setattr(watching, "LOOK_SECONDS", 0.0)

@@ -29,13 +29,11 @@ from reproduce.run.ray.pool import RayPool, connect
 from suite.base import hardware
 from suite.base.errors import UsageError
 from suite.resume.snapshot import read_snapshot
-from tests.reproduce.conftest import InThisProcess, Say, StandIn
-from tests.reproduce.run.boards import FINISH, TASK, ends, ignore, record_of, wait_for
+from tests.reproduce.conftest import TASK, InThisProcess, Say, StandIn
+from tests.reproduce.run.boards import FINISH, ends, ignore, record_of, wait_for
 
-pytestmark = [
-    pytest.mark.usefixtures("published"),
-    pytest.mark.filterwarnings("ignore::ResourceWarning"),  # of Ray's own sockets and processes
-]
+# of Ray's own sockets and processes
+pytestmark = pytest.mark.filterwarnings("ignore::ResourceWarning")
 
 EXACT = ("episodes.csv", "evaluations.csv", "updates.csv", "policy.safetensors", "policy.json")
 OFTEN = ("--checkpoint-minutes", "0.005")
