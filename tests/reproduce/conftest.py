@@ -14,6 +14,7 @@ import pytest
 
 from reproduce import __main__ as command_line
 from reproduce.gather.collect import collect
+from reproduce.gather.references import ReferenceScore
 from reproduce.pipeline import gather, write_report
 from reproduce.plan import grid as planning
 from reproduce.plan.grid import Maker, Plan
@@ -45,6 +46,13 @@ def saved(plan: Plan) -> Plan:
     return plan
 
 
+def reference(mean: float, std: float, num_runs: int, **more: Any) -> ReferenceScore:
+    """Return the score of a made-up source at 1,000 steps."""
+    said: dict[str, Any] = {"env_steps": 1000, "rule": "deterministic", "how": "single runs"}
+    said |= {"source": "someone", "env_id": "Task-v2", **more}
+    return ReferenceScore(mean=mean, std=std, num_runs=num_runs, **said)
+
+
 def make_report(plan: Plan) -> pd.DataFrame:
     """Gather, judge and draw a plan's runs so far; return the verdicts."""
     tables = gather(plan)
@@ -63,6 +71,12 @@ def published(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     folder = tmp_path / "published"
     monkeypatch.setattr(planning, "PUBLISHED", folder)
     return folder
+
+
+@pytest.fixture
+def svg_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Figures of one kind: the others are the same, and each takes as long."""
+    monkeypatch.setattr(figures, "KINDS", ("svg",))
 
 
 @pytest.fixture
@@ -215,18 +229,20 @@ def record_run(
         status: how it ended; `running` was killed, `failed` crashed and was recorded as such.
         env_steps: of its configuration; default: the plan's.
         directory: instead of the plan's.
-        settings: what its configuration has otherwise than the plan's.
+        settings: what its configuration has otherwise than the plan's; `seeds`, of which `seed`
+            is the first: those that one process trained together.
     """
     planned = plan.env_steps.get(task, 1000)
     changes = {"task": task, "seeds": (seed,), "env_steps": env_steps or planned, **settings}
     config = dataclasses.asdict(dataclasses.replace(plan.config, **changes))
     run = {"agent": plan.agent, "suite": plan.suite, "source": plan.source, "task": task}
     command = f"python -m agents.{plan.agent} --task {task} --seeds {seed}"
+    seeds = config["seeds"]
     recorder = Recorder(
-        (directory or plan.directory) / task, {**run, "config": config, "command": command}, [seed]
+        (directory or plan.directory) / task, {**run, "config": config, "command": command}, seeds
     )
     for num_updates, (step, score) in enumerate((scores or {config["env_steps"]: 0.0}).items()):
-        recorder.evaluation(step, np.array([[score - 1.0, score + 1.0]]))
+        recorder.evaluation(step, np.array([[score - 1.0, score + 1.0]] * len(seeds)))
         recorder.log(step, num_updates, {}, {})
     if status == "diverged":
         recorder.log(config["env_steps"], 9, {"critic_loss": np.array([np.nan])}, {})

@@ -27,6 +27,7 @@ from suite.record.clock import TIMING_COLUMNS
 from suite.record.recorder import EPISODE_COLUMNS
 from suite.settings.command_line import Parser, read_command_line
 from tests.agents.columns import SHARED, TOGETHER, UPDATES, WAITS
+from tests.reproduce.conftest import Say
 
 HEADINGS = (
     *("Idea", "From equation to function", "Deviations", "Settings by source"),
@@ -84,13 +85,11 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def test_outdated_scores_of_readme_fail_the_check(
-    project: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_outdated_scores_of_readme_fail_the_check(project: Path, say: Say) -> None:
     """One line names page and command; what is written by hand may be anything."""
     page = project / "README.md"
-    assert command_line.main(["docs", "--check"]) == 1
-    assert command_line.main(["docs"]) == 0
+    assert say(["docs", "--check"])[0] == 1
+    assert say(["docs"])[0] == 0
     made = page.read_text()
     assert made.startswith("By hand.\n\n<!-- generated: scores -->\n\nAll ")
     assert made.endswith("\n\n<!-- end -->\n\nBy hand, too.\n")
@@ -100,11 +99,8 @@ def test_outdated_scores_of_readme_fail_the_check(
         (made.replace("HalfCheetah-v4", "HalfCheetah-v5"), 1),
     ):
         page.write_text(text)
-        capsys.readouterr()
-        assert command_line.main(["docs", "--check"]) == status
-        said = capsys.readouterr()
         wanted = f"out of date: {page}: run `make docs`\n" if status else ""
-        assert (said.out, said.err) == ("", wanted)
+        assert say(["docs", "--check"]) == (status, "", wanted)
         assert page.read_text() == text
 
 

@@ -10,14 +10,13 @@ import pandas as pd
 import pytest
 
 from reproduce import ROOT
-from reproduce import __main__ as command_line
 from reproduce.commands import published as publishing
 from reproduce.commands.published import find_plans, refresh
 from reproduce.plan.grid import Plan
 from reproduce.plan.make import make_plan
 from reproduce.plan.tables import read_table
 from tests.messages import refused
-from tests.reproduce.conftest import record_run, reseal, saved, tree
+from tests.reproduce.conftest import Say, record_run, reseal, saved, tree
 
 
 def three_seeds(root: Path, *grid: str, **options: Any) -> Plan:
@@ -40,45 +39,35 @@ def policies(plan: Plan) -> list[str]:
 
 @pytest.mark.usefixtures("undrawn")
 def test_a_table_that_its_records_do_not_give_fails_the_check(
-    published: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:  # fmt: skip
+    published: Path, say: Say, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """One line names table and command; rounding is no difference; a missing table is one."""
     monkeypatch.setattr(publishing, "PUBLISHED", published)
     plan = three_seeds(published, tasks=["Pendulum-v1"])
     path = plan.directory / "scores.csv"
-    assert command_line.main(["published"]) == 0
+    assert say(["published"])[0] == 0
     scores = pd.read_csv(path)
     for change, status in ((1.0 + 1e-9, 0), (1.0 + 1e-3, 1), (None, 1)):
         path.unlink()
         if change:
             scores.assign(score=scores["score"] * change).to_csv(path, index=False)
-        capsys.readouterr()
-        assert command_line.main(["published", "--check"]) == status
-        said = capsys.readouterr()
         wanted = f"out of date: {path}: run `make published`\n" if status else ""
-        assert (said.out, said.err) == ("", wanted)
-
-
-@pytest.mark.usefixtures("undrawn")  # `test_figures.py` draws all figures twice
-def test_drawing_again_changes_no_byte(published: Path) -> None:
-    """The page, too: what changes in a commit has changed."""
-    three_seeds(published, tasks=["Pendulum-v1"])
-    drawn = []
-    for _ in range(2):
-        for plan in find_plans(published):
-            refresh(plan)
-        drawn.append(tree(published))
-    before, after = drawn
-    assert after == before
-    assert {Path(name).suffix for name in before} >= {".csv", ".html"}
+        assert say(["published", "--check"]) == (status, "", wanted)
 
 
 @pytest.mark.usefixtures("undrawn")
 def test_one_seed_of_a_task_keeps_its_policy(published: Path) -> None:
-    """The others are finished as before, their tables whole, and say which policy they had."""
+    """The others are finished as before, their tables whole, and say which policy they had.
+
+    Tables and pages that are drawn again have the same bytes: what a commit changes has changed.
+    """
     plan = three_seeds(published, tasks=["Pendulum-v1"])
     whole = tree(published)
     refresh(plan)
+    drawn = tree(published)
+    assert {Path(name).suffix for name in drawn} >= {".csv", ".html"}
+    refresh(plan)
+    assert tree(published) == drawn
     assert policies(plan) == ["Pendulum-v1/seed-1"]
     assert [run.status for run in plan.runs()] == ["finished"] * 3
     lost = {name for name in whole if not (published / name).exists()}

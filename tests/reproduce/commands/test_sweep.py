@@ -129,7 +129,7 @@ def test_a_sweep_from_command_to_table(
     assert "curves: runs/sweep-sac-classic.png, .svg, .pdf" in " ".join(out.split())
 
 
-@pytest.mark.usefixtures("undrawn")
+@pytest.mark.usefixtures("undrawn", "svg_alone")
 def test_a_sweep_heeds_the_flags_of_a_grid(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Every variant is mirrored and drawn with context, and the figure of all is opened."""
     monkeypatch.chdir(tmp_path)

@@ -39,14 +39,6 @@ def run(made: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return folder
 
 
-def change_row(folder: Path, row: int = 2) -> None:
-    """Change the last digit of a row of `updates.csv`; the record's manifest follows."""
-    lines = (folder / "updates.csv").read_text().splitlines()
-    lines[row] = lines[row][:-1] + ("1" if lines[row][-1] != "1" else "2")
-    (folder / "updates.csv").write_text("\n".join(lines) + "\n")
-    reseal(folder)
-
-
 def test_a_run_of_todays_code_is_made_again(run: Path, say: Say) -> None:
     """Byte by byte, by its own settings and without those that are gone."""
     gone = {name: values[-1] for name, values in REMOVED.items()}
@@ -62,7 +54,10 @@ def test_a_changed_row_is_found_and_named(
     row: int, run: Path, made: Path, say: Say, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """On the record's own processor its rows must come again; on another they may be others."""
-    change_row(run, row)
+    lines = (run / "updates.csv").read_text().splitlines()
+    lines[row] = lines[row][:-1] + ("1" if lines[row][-1] != "1" else "2")
+    (run / "updates.csv").write_text("\n".join(lines) + "\n")
+    reseal(run)
     monkeypatch.setattr(verifying, "_make_again", lambda *arguments: made)
     status, out, _ = say(["verify", "a2c", str(run)])
     assert status == 1

@@ -9,13 +9,9 @@ import pytest
 from reproduce.report import figures, page
 from tests.reproduce.report.tables import curve, no_rows, score, verdict
 
+pytestmark = pytest.mark.usefixtures("svg_alone")
+
 TASKS = ("A", "B", "C")
-
-
-@pytest.fixture(autouse=True)
-def svg_alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The other kinds are the same figure, and each takes as long."""
-    monkeypatch.setattr(figures, "KINDS", ("svg",))
 
 
 def tables(tasks: tuple[str, ...]) -> dict[str, pd.DataFrame]:

@@ -14,6 +14,8 @@ from matplotlib.colors import to_rgba
 from reproduce.report import figures, frames
 from tests.reproduce.report.tables import NAN, curve, no_rows, reference, score, verdict
 
+pytestmark = pytest.mark.usefixtures("svg_alone")
+
 SVG_TEXT = "{http://www.w3.org/2000/svg}text"
 KINDS = figures.KINDS
 BLUE, ORANGE = frames.OURS[0], frames.JUDGE[0]
@@ -22,12 +24,6 @@ BLUE, ORANGE = frames.OURS[0], frames.JUDGE[0]
 def svg_texts(path: Path) -> list[str]:
     """Texts of a figure, after checking that it is well-formed XML."""
     return ["".join(node.itertext()) for node in ElementTree.parse(path).iter(SVG_TEXT)]
-
-
-@pytest.fixture(autouse=True)
-def svg_alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The other kinds are the same figure, and each takes as long."""
-    monkeypatch.setattr(figures, "KINDS", ("svg",))
 
 
 @pytest.fixture

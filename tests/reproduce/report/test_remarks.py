@@ -59,21 +59,11 @@ def test_a_suite_has_the_marks_of_all_its_tasks() -> None:
     assert marks("; ") == []
 
 
-def printed(plan_or_tables: Any, title: str = "") -> str:
-    """Return what the console shows of verdicts."""
-    console = Console(width=100)
-    with console.capture() as shown:
-        console.print(verdict_lines(plan_or_tables["verdicts"], plan_or_tables["suite"], title))
-    return shown.get()
-
-
 @pytest.mark.usefixtures("undrawn")
 def test_remarks_stand_on_console_page_and_table(tmp_path: Path) -> None:
     """A verdict with changed settings or mixed machines never looks clean."""
-    plan = make_plan(
-        "sac", "mujoco-small", runs_dir=tmp_path, tasks=[TASK], settings=["gamma=0.98"],
-        env_steps=10_000, seeds=[1, 2, 3], published=False,
-    )  # fmt: skip
+    asked: dict[str, Any] = {"tasks": [TASK], "settings": ["gamma=0.98"], "env_steps": 10_000}
+    plan = make_plan("sac", "mujoco-small", runs_dir=tmp_path, seeds=[1, 2, 3], **asked)
     versions = ("2.12.0", "2.13.0", "2.13.0")
     for seed, torch in enumerate(versions, start=1):
         folder = record_run(plan, TASK, seed, {10_000: -5.0 - seed / 100})
@@ -85,9 +75,10 @@ def test_remarks_stand_on_console_page_and_table(tmp_path: Path) -> None:
         "versions differ: torch 2.12.0 and 2.13.0"
     )
     assert pd.read_csv(plan.directory / "verdicts.csv")["remarks"].tolist() == [wanted]
-    text = " ".join(printed(gather(plan)).split())
-    page = render(plan.directory)
-    for place in (text, page):
+    tables, console = gather(plan), Console(width=100)
+    with console.capture() as shown:
+        console.print(verdict_lines(tables["verdicts"], tables["suite"], ""))
+    for place in (" ".join(shown.get().split()), render(plan.directory)):
         assert "Settings changed: gamma = 0.98." in place
         assert "Versions differ: torch 2.12.0 and 2.13.0." in place
         assert "settings changed, uncommitted code, versions differ" in place
