@@ -19,10 +19,9 @@ from reproduce.plan.places import check_memory
 from reproduce.plan.request import FIELDS, Request, add_flags, read_request, words_of
 from suite.base.errors import UsageError
 from suite.envs.tasks import SUITES
-from suite.record.recorder import Recorder
 from suite.settings.command_line import Parser, read_command_line
 from tests.gpus import with_gpus
-from tests.reproduce.conftest import TASK, pendulum, record_run, saved
+from tests.reproduce.conftest import TASK, pendulum, record_run, reseal, saved
 
 
 def statuses(plan: Plan) -> list[str]:
@@ -33,20 +32,6 @@ def statuses(plan: Plan) -> list[str]:
 def seeds_to_run(plan: Plan) -> list[list[int]]:
     """The seeds of every process that is still to be started."""
     return [[run.seed for run in group.runs] for group in plan.groups()]
-
-
-def begin_together(plan: Plan, seeds: list[int]) -> None:
-    """Leave what an agent leaves that was killed while it trained these seeds in one process."""
-    own: dict[str, Any] = {
-        "task": TASK,
-        "seeds": tuple(seeds),
-        "env_steps": 1000,
-        "device": "cpu",
-    }
-    config = dataclasses.replace(plan.config, **own)
-    run = {"agent": plan.agent, "task": TASK, "config": dataclasses.asdict(config)}
-    run |= {"suite": plan.suite, "source": plan.source, "command": ""}
-    Recorder(plan.directory / TASK, run, seeds).checkpoint_directory.mkdir()
 
 
 def test_a_request_is_read_back_from_its_words() -> None:
@@ -178,12 +163,7 @@ def test_groups_are_seeds_on_a_cpu_and_tasks_on_a_gpu(tmp_path: Path) -> None:
     ],
 )
 def test_seeds_occupy_every_gpu(
-    tasks: int,
-    num_seeds: int,
-    options: dict[str, Any],
-    sizes: list[int],
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
+    tasks, num_seeds, options, sizes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Fewer tasks than GPUs: seeds are split, evenly; each is trained once, in its order."""
     with_gpus(monkeypatch, 4)
@@ -193,7 +173,6 @@ def test_seeds_occupy_every_gpu(
         "mujoco",
         tasks=names,
         seeds=list(range(1, num_seeds + 1)),
-        published=False,
         runs_dir=tmp_path,
         **{"device": "cuda", **options},
     )
@@ -208,11 +187,15 @@ def test_seeds_occupy_every_gpu(
 def test_seeds_with_a_checkpoint_stay_together_on_several_gpus(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It fits no others; the seeds that have none are split over the other GPUs."""
+    """It fits no others, though one has diverged; the rest is split over the other GPUs."""
     with_gpus(monkeypatch, 3)
-    plan = pendulum(tmp_path, seeds=[1, 2, 3, 4, 5, 6, 7], device="cuda", workers=None)
+    plan = pendulum(tmp_path, range(1, 8), device="cuda", workers=None)
     assert seeds_to_run(plan) == [[1, 2], [3, 4], [5, 6, 7]]
-    begin_together(plan, [2, 3, 4])
+    first = record_run(plan, TASK, 2, status="running", seeds=(2, 3, 4))
+    (first / "checkpoint").mkdir()
+    assert seeds_to_run(plan) == [[1, 5], [2, 3, 4], [6, 7]]
+    reseal(first, status="diverged", error="no number")
+    assert statuses(plan)[1:4] == ["diverged", "running", "running"]
     assert seeds_to_run(plan) == [[1, 5], [2, 3, 4], [6, 7]]
 
 
@@ -228,12 +211,7 @@ def test_seeds_with_a_checkpoint_stay_together_on_several_gpus(
     ],
 )
 def test_a_plan_takes_every_gpu_or_the_one_that_is_named(
-    device: str,
-    num_gpus: int,
-    gpus: tuple[str, ...],
-    workers: int,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
+    device, num_gpus, gpus, workers, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """With a process for each; the plan's own record keeps the name that was asked for."""
     with_gpus(monkeypatch, num_gpus)
@@ -290,13 +268,7 @@ def test_the_command_of_a_process_says_what_the_plan_says(
     ],
 )
 def test_the_simulator_gets_the_cores_that_no_run_keeps_busy(
-    agent: str,
-    num_cores: int,
-    num_seeds: int,
-    workers: int | None,
-    threads: int,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
+    agent, num_cores, num_seeds, workers, threads, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Shared out among the processes side by side; IMPALA's acting and learning keep two busy."""
     for module in (planning, places):
@@ -307,7 +279,6 @@ def test_the_simulator_gets_the_cores_that_no_run_keeps_busy(
         seeds=list(range(1, num_seeds + 1)),
         workers=workers,
         device="cpu",
-        published=False,
         runs_dir=tmp_path,
     )
     presets = importlib.import_module(f"agents.{agent}").PRESETS

@@ -51,6 +51,25 @@ def test_the_time_left_of_a_plan_is_shared_by_the_workers(
     assert left == (expected if expected is None else pytest.approx(expected))
 
 
+def test_progress_is_what_the_files_say_so_far(tmp_path: Path) -> None:
+    """Steps, speed once it learns, and the last return: episodes until there are evaluations."""
+    row = Progress(Run("Hopper-v4", 1, 1000, tmp_path, "running"), "running")
+    for name, text, *expected in (
+        ("timing", "env_steps,num_updates,wall_seconds\n", 0, None, None),
+        ("timing", "100,0,1.0\n", 100, None, None),
+        ("episodes", "env_steps,episode_return,episode_length\n99,-7.5,3\n", 100, None, -7.5),
+        ("timing", "200,50,3.5\n", 200, 40.0, -7.5),
+        ("evaluations", "env_steps,mean_return\n200,12.25\n", 200, 40.0, 12.25),
+        ("timing", "300,150,6", 200, 40.0, 12.25),
+        ("timing", ".0\n", 300, 40.0, 12.25),
+        ("evaluations", "300,20.5\n400", 300, 40.0, 20.5),
+    ):
+        with (tmp_path / f"{name}.csv").open("a") as file:
+            file.write(text)
+        read_progress(row)
+        assert [row.env_steps, row.env_steps_per_second, row.last_return] == expected
+
+
 def test_a_run_that_goes_on_shows_what_it_has_before_it_starts(tmp_path: Path) -> None:
     """One with a checkpoint: others begin at nothing, whatever rows lie there."""
     run = Run("Hopper-v4", 1, 1000, tmp_path, "running")

@@ -32,12 +32,10 @@ def progress(seed: int, state: str, **fields: Any) -> Progress:
     return row
 
 
-def consoles(width: int = 80) -> tuple[Console, Console]:
-    """A file, and a terminal of the same width."""
-    return (
-        Console(file=io.StringIO(), width=width, color_system=None),
-        Console(file=io.StringIO(), width=width, force_terminal=True, color_system=None),
-    )
+def console_of(terminal: bool = False, width: int = 80, height: int = 25) -> Console:
+    """A file, or a terminal of a size."""
+    size: dict[str, Any] = {"width": width, "height": height, "force_terminal": terminal}
+    return Console(file=io.StringIO(), color_system=None, **size)
 
 
 def text(console: Console) -> str:
@@ -56,7 +54,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
 
 def test_without_a_terminal_progress_is_plain_lines_at_intervals(clock: list[float]) -> None:
     """A log file gets one line per half minute with totals and every running run, and no codes."""
-    console, _ = consoles()
+    console = console_of()
     rows = [
         progress(1, "running", env_steps=250, speed=10.0, last_return=12345.6),
         progress(2, "waiting"),
@@ -80,7 +78,7 @@ def test_without_a_terminal_progress_is_plain_lines_at_intervals(clock: list[flo
 
 def test_each_note_is_printed_once(clock: list[float]) -> None:
     """What was kept aside, is tried again or is run elsewhere; runs elsewhere are counted apart."""
-    console, _ = consoles(width=120)
+    console = console_of(width=120)
     board = Board(2, [progress(1, "elsewhere"), progress(2, "waiting")], notes=["one"])
     with View(console) as view:
         view(board)
@@ -95,7 +93,7 @@ def test_each_note_is_printed_once(clock: list[float]) -> None:
 @pytest.mark.parametrize("terminal", [False, True])
 def test_each_end_is_printed_once_and_at_once(terminal: bool, clock: list[float]) -> None:
     """However often the board is shown; what was finished before the start is no news."""
-    console = consoles(width=120)[terminal]
+    console = console_of(terminal, width=120)
     rows = [
         progress(1, "finished", already=True),
         progress(2, "running"),
@@ -124,7 +122,7 @@ def test_each_end_is_printed_once_and_at_once(terminal: bool, clock: list[float]
 
 def test_a_long_or_hostile_error_stays_one_literal_line(clock: list[float]) -> None:
     """Errors can be searched for with `grep`; brackets in them are not markup."""
-    console, _ = consoles(width=80)
+    console = console_of(width=80)
     error = "exit 1: [bold]RuntimeError[/bold] " + "x" * 300 + " [/] end"
     with View(console) as view:
         view(Board(1, [progress(1, "failed", error=error)]))
@@ -133,9 +131,7 @@ def test_a_long_or_hostile_error_stays_one_literal_line(clock: list[float]) -> N
 
 def screen(board: Board, width: int, height: int) -> list[str]:
     """The lines of a terminal of a size after the board was shown once."""
-    console = Console(
-        file=io.StringIO(), width=width, height=height, force_terminal=True, color_system=None
-    )
+    console = console_of(True, width, height)
     with View(console) as view:
         view(board)
     last = re.sub(r"\x1b\[[?0-9]*[A-Za-z]", "", text(console)).split("\r")[-1]
@@ -204,9 +200,7 @@ def test_curves_stand_below_the_table_and_both_fit(tmp_path: Path) -> None:
     (tmp_path / "updates.csv").write_text("env_steps,critic_loss\n10,0.5\n20,0.25\n")
     rows = [progress(seed, "running", env_steps=20) for seed in range(1, 61)]
     rows[0].run = dataclasses.replace(rows[0].run, directory=tmp_path)
-    console = Console(
-        file=io.StringIO(), width=80, height=30, force_terminal=True, color_system=None
-    )
+    console = console_of(True, height=30)
     with View(console, Curves(console)) as view:
         view(Board(2, rows))
     lines = text(console).split("\r")[-1].splitlines()
