@@ -104,16 +104,11 @@ def sources(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     own.write_text(
         own.read_text().replace("[suites.classic]", '[suites.classic]\ndefault = "agent"')
     )
-    caches: list[Any] = [references._sources, references._table, references._comparable_table]
-    caches += [references.single_runs, references._stated_scores, references.reference_score]
-    caches += [references._places, references._comparable]
     monkeypatch.setattr(presets, "REFERENCES", folder)
     monkeypatch.setattr(references, "REFERENCES", folder)
-    for cache in caches:
-        cache.cache_clear()
+    references.forget()
     yield folder
-    for cache in caches:
-        cache.cache_clear()
+    references.forget()
 
 
 def plan_of(tmp_path: Path, *, num_seeds: int | None = 3, **asked: Any) -> Plan:

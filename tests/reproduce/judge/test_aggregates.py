@@ -9,7 +9,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
 
-from reproduce.gather.references import ReferenceScore
 from reproduce.judge.aggregates import (
     Interval,
     iqm,
@@ -23,6 +22,7 @@ from reproduce.judge.aggregates import (
 )
 from reproduce.judge.zero import Scale, Zero
 from reproduce.report.frames import median_times
+from tests.reproduce.conftest import reference
 
 NAN = float("nan")
 RAGGED = [np.array([1.0, 3.0]), np.array([10.0]), np.array([0.0, 0.0, 3.0])]
@@ -103,9 +103,7 @@ def test_a_stratified_band_is_the_interval_of_every_point() -> None:
 
 def scale(mean: float, zero: float) -> Scale:
     """The scale of a task."""
-    said = {"source": "s", "env_id": "e", "rule": "deterministic", "how": "stated", "env_steps": 30}
-    reference = ReferenceScore(mean=mean, std=1.0, num_runs=5, **said)
-    return Scale(reference=reference, zero=Zero(random=zero))
+    return Scale(reference=reference(mean, 1.0, 5), zero=Zero(random=zero))
 
 
 def curve(task: str, seed: int, *returns: float) -> pd.DataFrame:

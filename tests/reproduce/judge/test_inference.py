@@ -6,7 +6,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
 
-from reproduce.gather.references import ReferenceScore
 from reproduce.judge import error_rates, inference, verdicts
 from reproduce.judge.error_rates import (
     Sides,
@@ -29,19 +28,12 @@ from reproduce.judge.inference import (
 )
 from reproduce.judge.verdicts import judge
 from reproduce.judge.zero import Scale, Zero
+from tests.reproduce.conftest import reference
 
 scores_in_eighths = st.lists(
     st.integers(-800, 800).map(lambda score: score / 8.0), min_size=2, max_size=8, unique=True
 )
 numbers = st.floats(-100.0, 100.0)
-
-
-def published(runs: np.ndarray) -> ReferenceScore:
-    """A reference with these runs."""
-    return ReferenceScore(
-        source="someone", env_id="T", env_steps=1, mean=float(runs.mean()),
-        std=float(spread(runs)), num_runs=len(runs), rule="training", how="single runs",
-    )  # fmt: skip
 
 
 @settings(derandomize=True, deadline=None)
@@ -55,23 +47,6 @@ def test_welch_is_scipys(ours, theirs, margin) -> None:
     assert test.ci_high == pytest.approx(interval.high, abs=1e-6)
     shifted = stats.ttest_ind(np.array(ours) + margin, theirs, equal_var=False, alternative="less")
     assert test.p_below(margin) == pytest.approx(shifted.pvalue, abs=1e-9)
-
-
-def test_without_any_spread_the_means_are_compared() -> None:
-    """The interval is the difference, the p-value 0 or 1, in a task as in a suite."""
-    test = welch(Sample(5.0, 0.0, 3), Sample(7.0, 0.0, 4))
-    assert (test.ci_low, test.ci_high, test.degrees_of_freedom) == (-2.0, -2.0, 5.0)
-    assert (test.p_below(1.0), test.p_below(2.0), test.p_below(3.0)) == (0.0, 1.0, 1.0)
-    ours, theirs = (Sample(np.array([5.0, 7.0]), np.zeros(2), n) for n in (3, 4))
-    suite = compare_suite(ours, theirs, np.zeros(2), np.ones(2, bool))
-    assert (suite.difference, suite.standard_error) == (0.0, 0.0)
-
-
-@settings(derandomize=True, deadline=None)
-@given(score=st.floats(-1000.0, 1000.0), num_runs=st.integers(2, 30))
-def test_equal_scores_have_no_spread(score, num_runs) -> None:
-    """Only their mean is rounded."""
-    assert sample(np.full(num_runs, score / 3.0)).variance == 0.0
 
 
 @settings(derandomize=True, deadline=None)
@@ -150,11 +125,10 @@ def test_simulated_verdicts_are_those_of_judge(num_seeds, num_runs, monkeypatch)
     ours = draw_ours(rng, (num_repetitions, num_seeds))
     theirs = draw_theirs(rng, (num_repetitions, num_runs))
     many = judge_many(ours, theirs).verdicts
-    for i in range(num_repetitions):
-        assert (
-            judge(ours[i], Scale(reference=published(theirs[i]), zero=Zero(random=0.0))).verdict
-            == many[i]
-        )
+    for i, runs in enumerate(theirs):
+        published = reference(float(runs.mean()), float(spread(runs)), num_runs)
+        scale = Scale(reference=published, zero=Zero(random=0.0))
+        assert judge(ours[i], scale).verdict == many[i]
 
 
 AT_MARGIN, FAILING = normal(0.15, MARGIN_FRACTION), (failing(0.03, 0.2), failing(0.03, 0.2))
@@ -164,14 +138,10 @@ OURS_FAIL = (failing(0.03, 1 / 8, 7 / 8), normal(0.03, 0.0)[1])
 @pytest.mark.parametrize(
     ("sides", "num_seeds", "num_runs", "reproduced", "below"),
     [
-        pytest.param(AT_MARGIN, 3, 3, 0.027, 0.030, id="at the margin"),
-        pytest.param(AT_MARGIN, 3, 10, 0.042, 0.045, id="at the margin, more runs"),
-        pytest.param(AT_MARGIN, 10, 10, 0.043, 0.041, id="at the margin, more of both"),
+        pytest.param(AT_MARGIN, 3, 10, 0.042, 0.045, id="at the margin"),
         pytest.param(AT_MARGIN, 10, 2, 0.063, 0.065, id="two runs err too often to judge"),
         pytest.param(OURS_FAIL, 3, 3, 0.619, 0.002, id="a seed in eight fails"),
-        pytest.param(OURS_FAIL, 10, 10, 0.265, 0.017, id="the same, of ten"),
-        pytest.param(FAILING, 5, 5, 0.129, 0.005, id="one in five fails on either side"),
-        pytest.param(FAILING, 100, 5, 0.008, 0.262, id="which accuses an equal agent"),
+        pytest.param(FAILING, 100, 5, 0.008, 0.262, id="one in five fails on either side"),
         pytest.param(AT_MARGIN, range(3, 11), 10, 0.110, 0.114, id="seeds added until one decides"),
     ],
 )
@@ -191,8 +161,7 @@ def test_a_suite_recognises_a_match_that_single_tasks_do_not(num_tasks, expected
     assert reproduced == pytest.approx(expected, abs=0.025)
 
 
-@pytest.mark.parametrize("num_tasks", [2, 57])
-@pytest.mark.parametrize("num_seeds", [5, 10])
+@pytest.mark.parametrize(("num_tasks", "num_seeds"), [(2, 10), (57, 5)])
 def test_a_suite_at_the_margin_errs_in_about_five_percent(num_tasks, num_seeds) -> None:
     """Either way, and so does Holm's adjustment over its tasks."""
     reproduced, below, any_below = simulate_suite(

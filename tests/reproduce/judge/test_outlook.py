@@ -28,7 +28,7 @@ from suite.base.errors import UsageError
 from suite.settings.command_line import Parser
 from tests.gpus import with_gpus
 from tests.messages import refused
-from tests.reproduce.conftest import record_run
+from tests.reproduce.conftest import record_run, reference
 
 HOUR = 3600.0
 HUMANOIDS = ["Humanoid-v3", "Humanoid-v4", "Humanoid-v5"]
@@ -40,13 +40,6 @@ def plan_of(agent: str, suite: str, source: str, budget: str, runs_dir: Path) ->
     workers = 2 // module.PRESETS[suite, source].cores_per_run
     options: dict[str, Any] = {"source": source, "budget": budget, "workers": workers}
     return make_plan(agent, suite, device="cpu", runs_dir=runs_dir, **options)
-
-
-def reference(mean: float, std: float, num_runs: int) -> ReferenceScore:
-    """A score with these statistics."""
-    said: Any = {"source": "somebody", "env_id": "Reacher-v2", "env_steps": 1000}
-    said |= {"rule": "deterministic", "how": "single runs"}
-    return ReferenceScore(mean=mean, std=std, num_runs=num_runs, **said)
 
 
 def row_of(reference: ReferenceScore, num_seeds: int) -> outlook.Outlook:
@@ -253,12 +246,7 @@ def with_memory(monkeypatch: pytest.MonkeyPatch, *gibibytes: float, host: float 
     ],
 )
 def test_every_gpu_must_hold_what_runs_on_it(
-    gibibytes: tuple[float, ...],
-    num_seeds: int,
-    options: dict[str, Any],
-    message: str,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
+    gibibytes, num_seeds, options, message, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """By the smallest: which gets which process is not known before. Fewer workers fit."""
     with_memory(monkeypatch, *gibibytes)

@@ -2,7 +2,6 @@
 
 import dataclasses
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -25,15 +24,9 @@ from reproduce.judge.verdicts import (
     verdict_table,
 )
 from reproduce.judge.zero import Scale, Zero
+from tests.reproduce.conftest import reference
 
 NAN = float("nan")
-
-
-def reference(mean: float, std: float, num_runs: int, **more: Any) -> ReferenceScore:
-    """Reference of a made-up source."""
-    said: dict[str, Any] = {"env_steps": 1000, "rule": "deterministic", "how": "single runs"}
-    said |= {"source": "someone", "env_id": "Task-v2", **more}
-    return ReferenceScore(mean=mean, std=std, num_runs=num_runs, **said)
 
 
 def measured(runs: Sequence[float]) -> ReferenceScore:

@@ -22,6 +22,7 @@ from reproduce.judge.zero import (
 )
 from suite.envs.tasks import baseline_scores, find_task
 from suite.updates import updates_due
+from tests.reproduce import conftest
 
 KNOWN = Zero(random=-20.0, idle=5.0, untrained=-10.0)
 CHEETAH = "HalfCheetah-v4"
@@ -35,16 +36,7 @@ def config_of(agent: str, suite: str, source: str, task: str = "", **changes: An
 
 def reference(mean: float, std: float = 1.0, *, env_steps: int = 500_000) -> ReferenceScore:
     """Return a score of ten runs on HalfCheetah by rule `deterministic`."""
-    return ReferenceScore(
-        source="jaxrl",
-        env_id="HalfCheetah-v2",
-        env_steps=env_steps,
-        mean=mean,
-        std=std,
-        num_runs=10,
-        rule="deterministic",
-        how="single runs",
-    )
+    return conftest.reference(mean, std, 10, env_steps=env_steps)
 
 
 def of_source(agent: str, suite: str, source: str, task: str, env_steps: int) -> tuple[str, float]:
