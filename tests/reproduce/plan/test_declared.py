@@ -177,6 +177,4 @@ def test_seeds_beyond_the_declared_are_exploratory_in_table_and_page(
     assert "above, exploratory" in said
     (row,) = pd.read_csv(plan.directory / "verdicts.csv").to_dict("records")
     assert (row["verdict"], row["exploratory"], row["num_seeds"]) == ("above", True, 8)
-    page = (plan.directory / "index.html").read_text()
-    assert "above, exploratory" in page
-    assert "1 exploratory" in page
+    assert "1 exploratory" in (plan.directory / "index.html").read_text()

@@ -52,22 +52,23 @@ def commit(root: Path) -> None:
     hardware._uncommitted.cache_clear()
 
 
-def set_number(root: Path, line: str) -> None:
-    """Write another line in place of SAC's number."""
+def change(root: Path, pattern: str, new: str) -> None:
+    """Change SAC's file where a pattern is first found."""
     file = root / "agents" / "sac.py"
     text = file.read_text()
-    changed = re.sub(r"^BEHAVIOUR = .*$", line, text, flags=re.MULTILINE)
+    changed = re.sub(pattern, new, text, count=1, flags=re.MULTILINE)
     assert changed != text
     file.write_text(changed)
 
 
-def flip_sign(project: Path) -> None:
+def set_number(root: Path, line: str) -> None:
+    """Write another line in place of SAC's number."""
+    change(root, r"^BEHAVIOUR = .*$", line)
+
+
+def flip_sign(root: Path) -> None:
     """Let SAC's critics flee from their targets."""
-    file = project / "agents" / "sac.py"
-    text = file.read_text()
-    flipped = text.replace("return 0.5 * (q_values", "return -0.5 * (q_values", 1)
-    assert text != flipped
-    file.write_text(flipped)
+    change(root, r"return 0\.5 \* \(q_values", "return -0.5 * (q_values")
 
 
 def restore(project: Path) -> None:
