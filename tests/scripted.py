@@ -47,7 +47,7 @@ class ScriptedEnv:
         """Return what to act on next."""
         return self._obs(self._time)
 
-    def fingerprint(self) -> str:
+    def digest(self) -> str:
         """Return the state."""
         return str(self._time)
 

@@ -114,7 +114,7 @@ def _measure(tasks: Sequence[str], options: Any, folder: Path, argv: Sequence[st
     for claim in claims.judge(table, num_cores()):
         said = f"{claim['task']}, {claim['beside']}: claimed {claim['ratio']:g}, "
         said += f"measured {claim['found']:.2f} [{claim['low']:.2f}, {claim['high']:.2f}]"
-        say(console, f"{claim['says']}: {said}: {claim['verdict']}")
+        say(console, f"{claim['says']}: {said}: {claim['outcome']}")
     if any_turn:
         figures.draw(table, folder)
     print(path)

@@ -23,7 +23,7 @@ def judge(table: pd.DataFrame, num_cores: int, path: Path = CLAIMS) -> list[dict
     """Return the claims, judged by a table of turns.
 
     A row of the file gets `found`, `low` and `high` (the measured ratio and its interval, NaN if
-    there is none), `verdict`, `link`, and `beside`, which names the speeds compared.
+    there is none), `outcome`, `link`, and `beside`, which names the speeds compared.
     """
     rows = []
     for claim in pd.read_csv(path).to_dict("records"):
@@ -32,18 +32,18 @@ def judge(table: pd.DataFrame, num_cores: int, path: Path = CLAIMS) -> list[dict
         place = f"{claim['file']}#L{claim['line']}"
         rows.append(
             claim
-            | {"found": found, "low": low, "high": high, "verdict": "undecided"}
+            | {"found": found, "low": low, "high": high, "outcome": "undecided"}
             | {"link": f"{claim['source']}/blob/{claim['commit']}/{place}"}
             | {"beside": " / ".join(f"{engine} ({envs})" for engine, envs in sides)}
         )
         if num_cores < claim["cores"]:
-            rows[-1]["verdict"] = f"cannot be measured here: needs {claim['cores']} cores"
+            rows[-1]["outcome"] = f"cannot be measured here: needs {claim['cores']} cores"
         elif np.isnan(found):
-            rows[-1]["verdict"] = "not measured"
+            rows[-1]["outcome"] = "not measured"
         elif low >= ABOUT * claim["ratio"]:
-            rows[-1]["verdict"] = "holds"
+            rows[-1]["outcome"] = "holds"
         elif high < ABOUT * claim["ratio"]:
-            rows[-1]["verdict"] = "does not hold here"
+            rows[-1]["outcome"] = "does not hold here"
     return rows
 
 

@@ -55,8 +55,8 @@ def _claims(turns: pd.DataFrame, num_cores: int) -> str:
         found = f"{claim['found']:.2f} [{claim['low']:.2f}, {claim['high']:.2f}]"
         found = "" if pd.isna(claim["found"]) else found
         said = (f"[{claim['says']}]({claim['link']})", claim["where"], claim["task"])
-        rows.append((*said, claim["beside"], f"{claim['ratio']:g}", found, claim["verdict"]))
-    header = ["claim", "measured with", "task", "speeds", "claimed", "here", "verdict"]
+        rows.append((*said, claim["beside"], f"{claim['ratio']:g}", found, claim["outcome"]))
+    header = ["claim", "measured with", "task", "speeds", "claimed", "here", "outcome"]
     return table(header, rows)
 
 

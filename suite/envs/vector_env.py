@@ -293,7 +293,7 @@ class VectorEnv:
             self._parts(info, raw_rewards) if self._no_parts is None else self._no_parts,
         )
 
-    def fingerprint(self) -> str:
+    def digest(self) -> str:
         """Return a checksum of the simulators' visible state.
 
         SHA-256 over the observations and the returns and lengths of the unfinished episodes.

@@ -76,7 +76,7 @@ class Journal:
         if snapshot is None:
             return numbers
         content = snapshot.content
-        if self._env.fingerprint() != content["environments"]:
+        if self._env.digest() != content["environments"]:
             raise UsageError(
                 f"the simulator did not repeat itself, so this run cannot resume exactly: delete "
                 f"{self._folder} to start it from scratch"
@@ -116,7 +116,7 @@ class Journal:
         tensors: dict[str, Tensor] = {}
         content = {
             **self._recorder.checkpoint((self._num_bytes, self._sum.hexdigest())),
-            "environments": self._env.fingerprint(),
+            "environments": self._env.digest(),
             "numbers": list(numbers),
             "state": pack(self._state, tensors, "state"),
         }

@@ -256,7 +256,7 @@ class _RayAgent:
         except errors.RayError as error:
             return Lost(1, f"its node is lost ({type(error).__name__})")
         except StopIteration:
-            return Lost(1, "its task ended without a message")
+            return Lost(1, "its worker ended without a message")
         except (OSError, UsageError) as error:
             return _failure(error)
         return None

@@ -1,4 +1,4 @@
-"""What is made of stored turns: verdicts on claims, figures, the page, and the same work."""
+"""What is made of stored turns: outcomes of claims, figures, the page, and the same work."""
 
 from pathlib import Path
 from typing import Any
@@ -45,7 +45,7 @@ def test_a_ratio_and_its_interval_are_those_of_the_turns() -> None:
 
 
 @pytest.mark.parametrize(
-    ("ratio", "cores", "verdict"),
+    ("ratio", "cores", "outcome"),
     [
         (2.0, 2, "holds"),
         (2.18, 2, "holds"),
@@ -55,15 +55,15 @@ def test_a_ratio_and_its_interval_are_those_of_the_turns() -> None:
     ],
 )
 def test_a_claim_is_judged_by_its_interval(
-    tmp_path: Path, ratio: float, cores: int, verdict: str
+    tmp_path: Path, ratio: float, cores: int, outcome: str
 ) -> None:
     """Speeds are twice as high in every turn; a tenth is given to "about"."""
     table = pd.DataFrame(stored({"envpool": (20, 22, 20.5), "gymnasium-sync": (10, 11, 10.1)}))
     (judged,) = claims.judge(table, 2, claimed(tmp_path / "claims.csv", ratio, cores))
-    assert judged["verdict"] == verdict
+    assert judged["outcome"] == outcome
     assert judged["link"] == "https://x/blob/c/f#L3"
     (absent,) = claims.judge(table[:3], 2, claimed(tmp_path / "claims.csv", ratio))
-    assert absent["verdict"] == "not measured"
+    assert absent["outcome"] == "not measured"
 
 
 def test_claims_name_a_line_of_a_commit() -> None:
