@@ -209,7 +209,7 @@ def _describe(
     holds the lease of; a begun run that nobody holds is `interrupted`.
     """
     record = read_record(run.directory) or {}
-    status, error = run.status, record.get("error") or ""
+    status, error = run.status, run.error
     if status == "damaged":
         status, error = "failed", run.remark or error
     elif status in ("running", "planned") and run.key in failures:
@@ -226,7 +226,7 @@ def _describe(
         "task": run.task,
         "seed": run.seed,
         "status": status,
-        "error": plain(str(error)),
+        "error": plain(error),
         "remark": run.remark,
         "env_steps": run.env_steps,
         "wall_seconds": record.get("wall_seconds"),

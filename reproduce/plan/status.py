@@ -55,7 +55,9 @@ class Run:
     directory: Path
     """Where its record is, or will be."""
     status: str = "planned"
-    """What `status` answered; `left out` if it has ended and does not count, see `why_left_out`."""
+    """What its folder says; `left out` if it has ended and does not count: `why_left_out`."""
+    error: str = ""
+    """What its record says went wrong."""
     remark: str = ""
     """What is wrong with a finished run of this task and seed, wherever it lies."""
 
@@ -75,21 +77,22 @@ class Run:
         return self.status in ENDED
 
 
-def status(run: Run) -> str:
-    """Return what a run's folder says: planned, running, finished, diverged, failed or damaged.
+def with_status(run: Run) -> Run:
+    """Return a run as its folder says: planned, running, finished, diverged, failed or damaged.
 
     `shorter`: it finished with fewer steps than are planned now, and goes on from its checkpoint.
     `damaged`: it was finished; it is not what its folder says, or its files have changed since.
     """
-    return _status(run, read_record(run.directory))
+    return _with_status(run, read_record(run.directory))
 
 
-def _status(run: Run, record: Mapping[str, Any] | None) -> str:
-    """Return what a run's record says, once it is read."""
+def _with_status(run: Run, record: Mapping[str, Any] | None) -> Run:
+    """Return a run as its record says, once it is read."""
     if record is None:
-        return "planned"
-    is_short = record["config"]["env_steps"] < run.env_steps
-    return "shorter" if record["status"] == "finished" and is_short else record["status"]
+        return replace(run, status="planned", error="")
+    is_short = record["status"] == "finished" and record["config"]["env_steps"] < run.env_steps
+    status = "shorter" if is_short else record["status"]
+    return replace(run, status=status, error=str(record.get("error") or ""))
 
 
 def steps_done(run: Run) -> int:
@@ -127,7 +130,7 @@ def run_of(plan: "Plan", task: str, seed: int) -> Run:
     for place in (own, *others):
         record = read_record(place)
         if place == own:
-            here = replace(here, status=_status(here, record))
+            here = _with_status(here, record)
         elif record and record["status"] == "damaged":
             remark = f"in {place.parent} is damaged: {place.name} {record['error']}"
         if record is None or record["status"] not in ENDED:
@@ -150,7 +153,8 @@ def _counted(plan: "Plan", run: Run, record: Mapping[str, Any]) -> Run:
     code = {} if number is None else {"uncommitted": ()}
     remark = why_left_out(plan, run.directory, record, **code)
     counts = not remark if number is None else number_of(record) == number
-    return replace(run, status=record["status"] if counts else "left out", remark=remark)
+    run = replace(_with_status(run, record), remark=remark)
+    return run if counts else replace(run, status="left out")
 
 
 def _folders(plan: "Plan", task: str) -> list[Path]:
@@ -251,7 +255,7 @@ def check_extensions(plan: "Plan", runs: Iterable[Run]) -> None:
     """Refuse to plan a longer run where a finished one cannot go on."""
     for run in runs:
         record = read_record(run.directory)
-        if not record or _status(run, record) != "shorter":
+        if not record or _with_status(run, record).status != "shorter":
             continue
         if reason := _obstacle(plan, run, record):
             raise UsageError(

@@ -23,7 +23,7 @@ from reproduce.plan.status import (
     check_extensions,
     name_of_settings,
     refuse_mixture,
-    status,
+    with_status,
 )
 from reproduce.run.lease import Leases
 from reproduce.run.log import last_lines
@@ -32,7 +32,7 @@ from reproduce.run.progress import Board, Progress, board_of, read_progress
 from suite.base.errors import UsageError
 from suite.base.files import CHECKPOINT, NO_SPACE, check_inside, write_json
 from suite.record.manifest import stamp
-from suite.record.records import ENDED, read_record
+from suite.record.records import read_record
 from suite.settings.command_line import printable
 
 POLL_SECONDS = 0.5
@@ -139,8 +139,7 @@ class Pool:
         for run in runs:
             row = self._row_of[run.key]
             read_progress(row)
-            row.state = run.status
-            row.error = (read_record(run.directory) or {}).get("error") or ""
+            row.state, row.error = run.status, run.error
             self._leases.release(row.run.directory)
 
     def _start(self, group: Group) -> None:
@@ -184,14 +183,14 @@ class Pool:
 
     def _keep_aside(self, run: Run) -> None:
         """Move a damaged run's folder aside."""
-        record = read_record(run.directory)
-        if record is None or record["status"] != "damaged":
+        run = with_status(run)
+        if run.status != "damaged":
             return
         aside = run.directory.with_name(f"{run.directory.name}.damaged")
         while aside.exists():
             aside = aside.with_name(f"{aside.name}.damaged")
         run.directory.rename(aside)
-        self.board.notes.append(f"{run.name} kept aside in {aside}: {record['error']}")
+        self.board.notes.append(f"{run.name} kept aside in {aside}: {run.error}")
 
     def _look_after(self) -> None:
         lost = self._leases.beat()
@@ -274,31 +273,29 @@ class Pool:
 
 def _has_result(row: Progress, log: Sequence[str]) -> bool:
     """Return whether a run is finished or diverged; if so, take over its result."""
-    record = read_record(row.run.directory)
-    if record is None or record["status"] not in ENDED:
+    run = with_status(row.run)  # `shorter` if its agent refused to go on
+    if not run.has_ended:
         return False
-    if status(row.run) == "shorter":  # its agent refused to go on
-        return False
-    row.state, row.error = record["status"], record.get("error") or ""
+    row.state, row.error = run.status, run.error
     if row.state == "diverged":
-        _write_record(row.run, {**record, "log_tail": log[-LOG_LINES:]})
+        _write_record(run, {**(read_record(run.directory) or {}), "log_tail": log[-LOG_LINES:]})
     return True
 
 
 def _fail_recorded(row: Progress, group: Group, reason: str, log: Sequence[str]) -> None:
     """Record a run as failed; keep the other entries of its own record."""
-    record = read_record(row.run.directory) or {}
-    if record.get("status") == "damaged":
-        reason, record = record["error"], {}
+    run, record = with_status(row.run), read_record(row.run.directory) or {}
+    if run.status == "damaged":
+        reason, record = run.error, {}
     row.state = "failed"
     row.error = f"{reason}: {log[-1].strip() if log else 'no output'}"
-    config = {"env_steps": row.run.env_steps}
+    config = {"env_steps": run.env_steps}
     command = printable(shlex.join(group.command))  # a path need not be text
-    failed: dict[str, Any] = {"task": row.run.task, "seed": row.run.seed}
+    failed: dict[str, Any] = {"task": run.task, "seed": run.seed}
     failed |= {"config": config, "command": command, **record}
     failed |= {"status": "failed", "error": row.error, "log_tail": log[-LOG_LINES:]}
-    if status(row.run) != "shorter":  # a result, which nothing has touched
-        _write_record(row.run, failed)
+    if run.status != "shorter":  # a result, which nothing has touched
+        _write_record(run, failed)
 
 
 def _write_record(run: Run, record: dict[str, Any]) -> None:

@@ -97,9 +97,11 @@ def board_of(runs: Sequence[Run], side_by_side: int) -> Board:
     rows = []
     for run in runs:
         state = run.status if run.has_ended else "waiting"
-        rows.append(Progress(run, state, run.env_steps if state == "finished" else 0))
+        row = Progress(run, state, run.env_steps if state == "finished" else 0)
+        row.error = run.error if run.has_ended else ""
+        rows.append(row)
         if not run.has_ended and (run.directory / CHECKPOINT).exists():
-            read_progress(rows[-1])
+            read_progress(row)
     return Board(side_by_side, rows)
 
 

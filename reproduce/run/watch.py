@@ -11,7 +11,7 @@ from reproduce.run.lease import Holders
 from reproduce.run.progress import OVER, Board, Progress, board_of, read_progress
 from suite.base.errors import UsageError
 from suite.record.manifest import stamp
-from suite.record.records import ENDED, read_record
+from suite.record.records import ENDED
 
 LOOK_SECONDS = 1.0
 """Time between two looks at the files."""
@@ -58,8 +58,7 @@ class Watcher:
         if is_held or run.has_ended:
             read_progress(row)
         if run.has_ended or (run.status == "failed" and not is_held):
-            row.state = run.status
-            row.error = (read_record(run.directory) or {}).get("error") or ""
+            row.state, row.error = run.status, run.error
         else:
             row.state = "running" if is_held else "waiting"
 
