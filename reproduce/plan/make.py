@@ -25,7 +25,7 @@ from suite.base.files import check_inside, write_json
 from suite.envs.tasks import find_task, shortest_episodes
 from suite.record.recorder import refuse_no_evaluations
 from suite.settings.command_line import printable, read_value
-from suite.settings.recorded import by_todays_names
+from suite.settings.recorded import without_removed
 
 LARGEST = 100
 """Variants of one sweep."""
@@ -289,7 +289,7 @@ def _load(source: Source, saved: Mapping[str, Any], runs_dir: Path) -> Plan:
                 f"{PLAN} names a task of the module {module}: import it first, if you trust it "
                 f"(--task-from {task})"
             )
-    settings = {key: str(value) for key, value in by_todays_names(saved["settings"]).items()}
+    settings = {key: str(value) for key, value in without_removed(saved["settings"]).items()}
     asked: dict[str, Any] = {name: saved[name] for name in [*SAVED][2:]}
     asked |= {"source": source.name, "settings": settings, "baseline": saved.get("baseline")}
     asked |= {"device": "cpu", "runs_dir": runs_dir}  # its own device may not be here

@@ -24,8 +24,8 @@ def refuse_old_agent(name: str) -> None:
         raise UsageError(f"the agent {name} is a part of {AGENTS_RENAMED[name]} now: name that")
 
 
-def by_todays_names(settings: Mapping[str, Any], known: Collection[str] = ()) -> dict[str, Any]:
-    """Return recorded settings but for those that are gone; see `REMOVED`.
+def without_removed(settings: Mapping[str, Any], known: Collection[str] = ()) -> dict[str, Any]:
+    """Return recorded settings but for those in `REMOVED`.
 
     Names that an agent has today, which are `known`, mean what they say.
     """
@@ -74,5 +74,5 @@ def recorded_settings(config_class: type, settings: Mapping[str, Any]) -> dict[s
     """
     known = {field.name: field.default for field in dataclasses.fields(config_class)}
     defaults = {name: value for name, value in known.items() if value is not dataclasses.MISSING}
-    todays = by_todays_names(settings, known)
-    return {**json.loads(json.dumps(defaults)), **younger_settings(config_class), **todays}
+    kept = without_removed(settings, known)
+    return {**json.loads(json.dumps(defaults)), **younger_settings(config_class), **kept}
