@@ -1,16 +1,12 @@
-"""A T-maze, which cannot be solved without memory; importing this registers `TMaze-v0`.
+"""A T-maze, which cannot be solved without memory; importing this registers `TMaze-v0`."""
 
-It is a vector environment of gymnasium, all of whose mazes take a step together in numpy.
-"""
-
-from collections.abc import Sequence
 from typing import Any
 
 import gymnasium
 import numpy as np
 from gymnasium.spaces import Box, Discrete
-from gymnasium.vector import AutoresetMode, VectorEnv
-from gymnasium.vector.utils import batch_space
+
+from suite.envs.episodes import Episodes
 
 LEFT, RIGHT, FORWARD = range(3)
 LENGTH = 10
@@ -18,7 +14,7 @@ LENGTH = 10
 TIME_LIMIT = 50
 
 
-class TMaze(VectorEnv[np.ndarray, np.ndarray, np.ndarray]):
+class TMaze(Episodes):
     """Corridors that end in a junction, after Bakker (2002, Advances in NIPS 14, Section 4).
 
     An observation is `[cue, at the junction]`. The first of an episode shows the cue, -1 for left
@@ -28,69 +24,27 @@ class TMaze(VectorEnv[np.ndarray, np.ndarray, np.ndarray]):
 
     The best expected return is exactly 1, after 11 decisions. Without memory it is exactly 1/2: at
     the junction both cues look alike. Each maze draws its cues from its own seed's generator.
-
-    Args:
-        num_envs: number of mazes.
-        max_episode_steps: decisions after which an episode is truncated.
-        render_mode: None; it draws no frames.
     """
 
-    def __init__(
-        self, num_envs: int = 1, max_episode_steps: int = TIME_LIMIT, render_mode: str | None = None
-    ) -> None:
-        self.num_envs, self.render_mode = num_envs, render_mode
-        self.metadata = {"autoreset_mode": AutoresetMode.NEXT_STEP}
-        self.single_observation_space = Box(-1.0, 1.0, (2,), np.float32)
-        self.single_action_space = Discrete(3)
-        self.observation_space = batch_space(self.single_observation_space, num_envs)
-        self.action_space = batch_space(self.single_action_space, num_envs)
-        self._time_limit = max_episode_steps
-        self._generators = [np.random.default_rng() for _ in range(num_envs)]
-        self._cues, self._positions, self._ages = np.zeros((3, num_envs), dtype=np.int64)
-        self._over = np.zeros(num_envs, dtype=bool)
+    single_observation_space = Box(-1.0, 1.0, (2,), np.float32)
+    single_action_space = Discrete(3)
 
-    def reset(
-        self,
-        *,
-        seed: int | Sequence[int | None] | None = None,
-        options: dict[str, Any] | None = None,
-    ) -> tuple[np.ndarray, dict[str, Any]]:
-        """Begin new episodes, where `reset_mask` says so; return observations, `[N, 2]`.
+    def __init__(self, num_envs: int, **options: Any) -> None:
+        super().__init__(num_envs, **options)
+        self._cues, self._positions = np.zeros((2, num_envs), dtype=np.int64)
 
-        The seed is one for each, or the first of successive ones; None: go on drawing.
-        """
-        if seed is not None:
-            seeds = range(seed, seed + self.num_envs) if isinstance(seed, int) else seed
-            self._generators = [np.random.default_rng(each) for each in seeds]
-        everywhere = np.ones(self.num_envs, dtype=bool)
-        self._begin((options or {}).get("reset_mask", everywhere))
-        return self._observe(), {}
-
-    def step(
-        self, actions: np.ndarray
-    ) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray, dict[str, Any]]:
-        """Take a step in every maze; where an episode has just ended, begin a new one instead."""
-        playing, at_junction = ~self._over, self._positions == LENGTH
-        forward = actions == FORWARD
-        terminations = playing & at_junction & ~forward
-        rewards = (terminations & (actions == self._cues)).astype(np.float64)
-        self._positions += playing & ~at_junction & forward
-        self._ages += playing
-        truncations = playing & ~terminations & (self._ages >= self._time_limit)
-        self._begin(self._over)
-        self._over = terminations | truncations
-        return self._observe(), rewards, terminations, truncations, {}
-
-    def _begin(self, mask: np.ndarray) -> None:
-        """Begin new episodes where `mask` is True."""
-        for i in np.flatnonzero(mask):
-            self._cues[i] = self._generators[i].integers(2)
-        self._positions[mask] = self._ages[mask] = 0
-        self._over = self._over & ~mask
+    def _draw(self, i: int, generator: np.random.Generator) -> None:
+        self._cues[i], self._positions[i] = generator.integers(2), 0
 
     def _observe(self) -> np.ndarray:
         cues = np.where(self._ages == 0, 2 * self._cues - 1, 0)
         return np.stack([cues, self._positions == LENGTH], axis=1).astype(np.float32)
+
+    def _act(self, actions: np.ndarray, playing: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        at_junction, forward = self._positions == LENGTH, actions == FORWARD
+        turns = playing & at_junction & ~forward
+        self._positions += playing & ~at_junction & forward
+        return (turns & (actions == self._cues)).astype(np.float64), turns
 
 
 gymnasium.register(
