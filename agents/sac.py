@@ -47,7 +47,7 @@ from torch import Tensor
 from torch.optim import Adam
 
 from suite.base.errors import UsageError, require
-from suite.base.noise import stacked_normal
+from suite.base.noise import normal, stacked
 from suite.base.randomness import stream
 from suite.envs.vector_env import Spaces
 from suite.graphs import as_graph
@@ -346,7 +346,8 @@ def policy_of(actor: Stack, config: Config, action_size: int) -> Act:
     def act(obs: np.ndarray, streams: Sequence[np.random.Generator] | None = None) -> np.ndarray:
         inputs = [torch.as_tensor(obs, dtype=torch.float32, device=actor.device)]
         if streams is not None:
-            inputs.append(stacked_normal(streams, (obs.shape[1], action_size), actor.device))
+            shape = obs.shape[1], action_size
+            inputs.append(stacked(normal, streams, shape, actor.device))
         return launch(*inputs).cpu().numpy()
 
     return act

@@ -89,7 +89,7 @@ from torch.optim import Adam
 
 from agents import sac
 from suite.base.errors import UsageError, check_shape, require
-from suite.base.noise import choose, noise_or_none, stacked_normal
+from suite.base.noise import choose, noise_or_none, normal
 from suite.base.randomness import stream
 from suite.envs.vector_env import Spaces, Step
 from suite.nets import truncated_normal
@@ -607,7 +607,7 @@ def act(
     actions = inputs[..., :0]
     if actor is not None:
         means, log_stds = split_outputs(memory.outputs("actor", actor, inputs), config)
-        noise = noise_or_none(stacked_normal, streams, means.shape[1:], inputs.device, epsilon)
+        noise = noise_or_none(normal, streams, means.shape[1:], inputs.device, epsilon)
         actions = torch.tanh(means + log_stds.exp() * noise)
     if critics is None:
         return actions.cpu().numpy()

@@ -53,7 +53,7 @@ from torch import Tensor
 from torch.optim import Adam
 
 from suite.base.errors import UsageError, require
-from suite.base.noise import stacked_normal
+from suite.base.noise import normal, stacked
 from suite.base.randomness import stream
 from suite.envs.vector_env import Spaces
 from suite.nets.perceptrons import Perceptron, Stack, weight_norms
@@ -340,7 +340,7 @@ def act(
     means, log_stds = split_outputs(actor(inputs), config)
     if streams is None:
         return torch.tanh(means).cpu().numpy()
-    noise = stacked_normal(streams, means.shape[1:], means.device)
+    noise = stacked(normal, streams, means.shape[1:], means.device)
     return torch.tanh(means + log_stds.exp() * noise).cpu().numpy()
 
 

@@ -6,6 +6,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
+Draw = Callable[[np.random.Generator, Sequence[int], torch.device], Tensor]
+"""`normal` or `gumbel`."""
+
 
 def normal(generator: np.random.Generator, shape: Sequence[int], device: torch.device) -> Tensor:
     """Return standard normal draws, float32; mean + std * draws is a draw of a Gaussian."""
@@ -19,24 +22,19 @@ def gumbel(generator: np.random.Generator, shape: Sequence[int], device: torch.d
     return torch.from_numpy(draws).to(device, non_blocking=True)
 
 
-def stacked_normal(
-    generators: Sequence[np.random.Generator], shape: Sequence[int], device: torch.device
+def stacked(
+    draw: Draw,
+    generators: Sequence[np.random.Generator],
+    shape: Sequence[int],
+    device: torch.device,
 ) -> Tensor:
-    """Return standard normal draws of `shape` from each seed's stream, `[S, *shape]` float32."""
-    draws = [g.standard_normal(tuple(shape), dtype=np.float32) for g in generators]
-    return torch.from_numpy(np.stack(draws)).to(device, non_blocking=True)
-
-
-def stacked_gumbel(
-    generators: Sequence[np.random.Generator], shape: Sequence[int], device: torch.device
-) -> Tensor:
-    """Return Gumbel draws of `shape` from each seed's stream, `[S, *shape]` float32."""
-    draws = [g.gumbel(size=tuple(shape)).astype(np.float32) for g in generators]
-    return torch.from_numpy(np.stack(draws)).to(device, non_blocking=True)
+    """Return what `normal` or `gumbel` draws from each seed's stream, `[S, *shape]`."""
+    draws = [draw(each, shape, torch.device("cpu")) for each in generators]
+    return torch.stack(draws).to(device, non_blocking=True)
 
 
 def noise_or_none(
-    draw: Callable[..., Tensor],
+    draw: Draw,
     generators: Sequence[np.random.Generator] | None,
     shape: Sequence[int],
     device: torch.device,
@@ -48,7 +46,7 @@ def noise_or_none(
     """
     if generators is None:
         return 0.0
-    noise = draw(generators, shape, device)
+    noise = stacked(draw, generators, shape, device)
     if probability == 1:
         return noise
     is_mode = np.stack([each.random((shape[0], 1)) >= probability for each in generators])
@@ -60,5 +58,5 @@ def choose(
 ) -> Tensor:
     """Return each row's number of an action: with a probability a draw, else the mode."""
     shape, device = log_probs.shape[1:], log_probs.device
-    noise = noise_or_none(stacked_gumbel, generators, shape, device, probability)
+    noise = noise_or_none(gumbel, generators, shape, device, probability)
     return (log_probs + noise).argmax(-1)

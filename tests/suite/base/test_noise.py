@@ -9,20 +9,20 @@ import scipy.stats
 import torch
 from torch import Tensor
 
-from suite.base.noise import gumbel, noise_or_none, normal, stacked_normal
+from suite.base.noise import gumbel, noise_or_none, normal, stacked
 
 CPU = torch.device("cpu")
 
 
-def stacked(generator: np.random.Generator, shape: Sequence[int], device: torch.device) -> Tensor:
+def among(generator: np.random.Generator, shape: Sequence[int], device: torch.device) -> Tensor:
     """Return the draws of one seed among others."""
     others = [np.random.default_rng(99), np.random.default_rng(98)]
-    return stacked_normal([others[0], generator, others[1]], shape, device)[1]
+    return stacked(normal, [others[0], generator, others[1]], shape, device)[1]
 
 
 @pytest.mark.parametrize(
     ("draw", "distribution"),
-    [(normal, scipy.stats.norm), (gumbel, scipy.stats.gumbel_r), (stacked, scipy.stats.norm)],
+    [(normal, scipy.stats.norm), (gumbel, scipy.stats.gumbel_r), (among, scipy.stats.norm)],
 )
 def test_noise_has_its_distribution_and_comes_from_its_stream(draw: Any, distribution: Any) -> None:
     """float32 of the shape asked for, the same bytes from the same stream; torch's is untouched."""
@@ -40,7 +40,7 @@ def test_noise_has_its_distribution_and_comes_from_its_stream(draw: Any, distrib
 def test_stacked_noise_of_a_seed_is_its_noise_alone() -> None:
     """A seed in a batch equals the seed alone, whoever its neighbours are."""
     alone = normal(np.random.default_rng(7), (4, 2), CPU)
-    assert torch.equal(stacked(np.random.default_rng(7), (4, 2), CPU), alone)
+    assert torch.equal(among(np.random.default_rng(7), (4, 2), CPU), alone)
 
 
 @pytest.mark.parametrize("probability", [0.0, 0.3, 1.0])
@@ -50,12 +50,12 @@ def test_noise_comes_with_a_probability_for_each_row(probability: float) -> None
     def streams() -> list[np.random.Generator]:
         return [np.random.default_rng(seed) for seed in (0, 1)]
 
-    noise = noise_or_none(stacked_normal, streams(), (5_000, 3), CPU, probability)
-    plain = stacked_normal(streams(), (5_000, 3), CPU)
+    noise = noise_or_none(normal, streams(), (5_000, 3), CPU, probability)
+    plain = stacked(normal, streams(), (5_000, 3), CPU)
     assert isinstance(noise, Tensor)
     drawn = (noise != 0).all(-1)
     assert torch.equal(noise, plain * drawn[..., None])
     assert drawn.float().mean(1).tolist() == pytest.approx([probability] * 2, abs=0.03)
-    assert noise_or_none(stacked_normal, None, (5, 3), CPU, probability) == 0.0
+    assert noise_or_none(normal, None, (5, 3), CPU, probability) == 0.0
     if 0 < probability < 1:
         assert not torch.equal(drawn[0], drawn[1])
