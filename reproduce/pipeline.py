@@ -1,7 +1,6 @@
 """From recorded runs to tables, verdicts, figures and the page: every stage after running."""
 
 import dataclasses
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import fields
 from pathlib import Path
@@ -31,7 +30,7 @@ from reproduce.report.tables import COLUMNS, records
 from reproduce.report.words import marks, panel_remarks, remarks_on, score_remarks
 from suite.base.files import write_atomically, write_json
 from suite.base.hardware import machine, versions
-from suite.envs.tasks import Task, find_suite, find_task, random_scores
+from suite.envs.tasks import Task, Zero, baseline_scores, find_suite, find_task
 from suite.record.records import read_record
 
 MARKS = ("", "left out", "counted")
@@ -48,7 +47,8 @@ def gather(
     """
     judge, steps = plan.preset.judged_by, plan.env_steps
     tasks = {name: find_task(name, plan.protocol) for name in plan.tasks}
-    randoms = {n: random_scores().get((n, t.protocol), math.nan) for n, t in tasks.items()}
+    known = baseline_scores()
+    randoms = {n: known.get((n, t.protocol), Zero()).random for n, t in tasks.items()}
     found = runs_of(plan, reads_tables=True)
     recorded = collect.collect(plan, found, failures, randoms)
     scales = {n: scale_of(plan.agent, judge, plan.config_of(n), steps[n]) for n in tasks}

@@ -22,7 +22,7 @@ from reproduce.plan.status import NOT_SETTINGS
 from reproduce.words import counted
 from suite.base.errors import UsageError, nearest
 from suite.base.files import check_inside, write_json
-from suite.envs.tasks import find_task, shortest_episodes
+from suite.envs.tasks import Zero, baseline_scores, find_task
 from suite.record.recorder import refuse_no_evaluations
 from suite.settings.command_line import printable, read_value
 from suite.settings.recorded import without_removed
@@ -121,7 +121,8 @@ def refuse_scoreless(config: Any) -> None:
         UsageError: naming a number of steps that gives a score.
     """
     task = config.find_task()
-    first = shortest_episodes().get((task.name, task.protocol), 0) * config.num_envs
+    known = baseline_scores().get((task.name, task.protocol), Zero())
+    first = (known.shortest_episode or 0) * config.num_envs
     if config.evaluation_rule == "training" and config.env_steps < first:
         raise UsageError(
             f"{task.name}: {config.env_steps:,} steps give no score: no episode of "

@@ -70,13 +70,13 @@ class Task:
     @property
     def random_score(self) -> float:
         """Return a random policy's mean return; `python -m suite.random_policy` measures it."""
-        try:
-            return random_scores()[self.name, self.protocol]
-        except KeyError:
+        known = baseline_scores().get((self.name, self.protocol))
+        if known is None:
             raise UsageError(
                 f"no random-policy score for {self.name}: run "
                 f"`python -m suite.random_policy --tasks {self.name}`"
-            ) from None
+            )
+        return known.random
 
 
 class Zero(NamedTuple):
@@ -118,19 +118,6 @@ def baseline_scores() -> Mapping[tuple[str, str], Zero]:
         blind = known[task, protocol]._replace(untrained=float("nan"))
         known.setdefault((task, "small_frames"), blind)
     return MappingProxyType(known)
-
-
-@cache
-def random_scores() -> Mapping[tuple[str, str], float]:
-    """Return every measured random-policy score by (task, protocol), in reward units."""
-    return MappingProxyType({key: known.random for key, known in baseline_scores().items()})
-
-
-@cache
-def shortest_episodes() -> Mapping[tuple[str, str], int]:
-    """Return the decisions of a random policy's shortest episode by (task, protocol)."""
-    known = {key: each.shortest_episode for key, each in baseline_scores().items()}
-    return MappingProxyType({key: length for key, length in known.items() if length is not None})
 
 
 MUJOCO = {

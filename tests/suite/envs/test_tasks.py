@@ -18,6 +18,7 @@ from suite.envs.tasks import (
     SUITES,
     TASKS,
     Task,
+    Zero,
     baseline_scores,
     find_suite,
     find_task,
@@ -120,8 +121,8 @@ def test_a_random_score_belongs_to_one_version_and_one_protocol(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """A missing score is an error that names the command; no other version stands in for it."""
-    known = {("Hopper-v4", ""): 20.0, ("Pong-v5", "sticky"): -20.5}
-    monkeypatch.setattr(tasks, "random_scores", lambda: known)
+    known = {("Hopper-v4", ""): Zero(20.0), ("Pong-v5", "sticky"): Zero(-20.5)}
+    monkeypatch.setattr(tasks, "baseline_scores", lambda: known)
 
     def score(task: Task) -> float:
         return task.random_score
