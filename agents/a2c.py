@@ -232,9 +232,9 @@ def make_learner(config: Config, spaces: Spaces, device: torch.device) -> Learne
     (seed,) = config.seeds
     network = ActorCritic(config, spaces, stream(seed, "initial weights")).to(device)
     weights = FlatWeights(network)
-    optimiser: RMSprop | InTurn = RMSprop.configured(weights, config)
+    optimiser: RMSprop | InTurn = RMSprop(weights, config)
     if config.separate_optimisers:
-        optimiser = InTurn(optimiser, RMSprop.configured(weights, config))
+        optimiser = InTurn(optimiser, RMSprop(weights, config))
     obs_moments = RunningMoments(spaces.obs_shape) if config.normalise_observations else None
     return Learner(network, optimiser, obs_moments, DeviceMoments(device))
 
@@ -353,7 +353,7 @@ def train(config: Config, recorder: Recorder) -> Learner:
     learner = make_learner(config, session.env.spaces, session.device)
     network, moments = learner.network, learner.obs_moments
     actor, player = Actor(network, config), Player(network, moments, config)
-    unroll = Unroll.of(config, session.env.spaces, session.device, moments)
+    unroll = Unroll(config, session.env.spaces, session.device, moments)
     scale: RewardScale | None = None
     if config.reward_normalisation == "discounted_returns":
         scale = RewardScale(config.num_envs, config.gamma, config.reward_clip)
@@ -369,7 +369,7 @@ def train(config: Config, recorder: Recorder) -> Learner:
             unroll.outcomes.put(t, step if scale is None else scale.of(step))
             obs = unroll.put_obs(t + 1, session.obs, session.are_new)
         if unroll.outcomes.valid.any():
-            batch = unroll.transitions(config.gamma, config.time_limit_is_terminal)
+            batch = unroll.transitions()
             session.learn(batch, session.learning_rate)
         obs = unroll.begin_again()
     session.save_policy(ACTING)

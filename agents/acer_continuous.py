@@ -371,7 +371,7 @@ def make_learner(config: Config, spaces: Spaces, device: torch.device) -> Learne
     (seed,) = config.seeds
     network = ActorCritic(config, spaces, stream(seed, "initial weights")).to(device)
     average_policy = copy.deepcopy(network.policy).requires_grad_(False)
-    optimiser = RMSprop.configured(FlatWeights(network), config)
+    optimiser = RMSprop(FlatWeights(network), config)
     obs_moments = RunningMoments(spaces.obs_shape) if config.normalise_observations else None
     return Learner(network, average_policy, optimiser, obs_moments)
 

@@ -408,7 +408,7 @@ def make_learner(config: Config, spaces: Spaces, device: torch.device) -> Learne
     """Return the initial network with its optimiser."""
     network = make_network(config, spaces, device)
     weights = FlatWeights(network)
-    optimiser = Adam(weights) if config.optimiser == "adam" else RMSprop.configured(weights, config)
+    optimiser = Adam(weights) if config.optimiser == "adam" else RMSprop(weights, config)
     obs_moments = RunningMoments(spaces.obs_shape) if config.normalise_observations else None
     return Learner(network, optimiser, obs_moments)
 
@@ -492,7 +492,7 @@ def describe(
 
 def transitions(experience: Experience, config: Config) -> Transitions:
     """Return an unroll's transitions, with the log-probabilities of the policy that acted."""
-    batch = experience.unroll.transitions(config.gamma, config.time_limit_is_terminal)
+    batch = experience.unroll.transitions()
     log_probs, _ = densities(batch.behaviour, experience.log_stds, batch.actions)
     batch = batch._replace(behaviour=log_probs)
     return Transitions(*(column[:-1] for column in batch)) if config.drop_last_row else batch

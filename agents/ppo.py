@@ -384,7 +384,7 @@ def train(config: Config, recorder: Recorder) -> Learner:
     learner = make_learner(config, session.env.spaces, session.device)
     network, moments = learner.network, learner.obs_moments
     actor, player = Actor(network, config), Player(network, moments, config)
-    unroll = Unroll.of(config, session.env.spaces, session.device, moments)
+    unroll = Unroll(config, session.env.spaces, session.device, moments)
     scale: RewardScale | None = None
     if config.reward_normalisation == "discounted_returns":
         scale = RewardScale(config.num_envs, config.gamma, config.reward_clip)
@@ -394,7 +394,7 @@ def train(config: Config, recorder: Recorder) -> Learner:
     obs = unroll.put_obs(0, session.obs, session.are_new)  # [N, *obs]
 
     def learn(memory: Tensor) -> None:
-        batch = unroll.transitions(config.gamma, config.time_limit_is_terminal)
+        batch = unroll.transitions()
         rows = judge(learner, config, batch, memory)
         rate, clip = session.learning_rate, config.clip
         clip *= rate / config.learning_rate if config.decay_clip else 1.0

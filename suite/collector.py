@@ -71,7 +71,7 @@ class Collector:
         self._obs_moments = copy.deepcopy(learner.obs_moments)
         options = {"frame_factor": frame_factor, "keeps_outputs": True}
         place = session.env.spaces, session.device, self._obs_moments
-        room = partial(Unroll.of, config, *place, **options)
+        room = partial(Unroll, config, *place, **options)
         number = 2 if lag else 1  # one is filled while the other is learned from
         self._buffers = deque(Experience(room(), self.actor.memory.clone()) for _ in range(number))
         on_gpu = session.device.type == "cuda"

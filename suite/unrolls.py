@@ -4,7 +4,7 @@ Row t holds an observation, the action taken on it, and everything that this act
 """
 
 from collections.abc import Iterator, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -61,12 +61,12 @@ class Outcomes(NamedTuple):
         self.rewards[row], self.valid[row] = step.rewards[0], step.valid[0]
         self.terminations[row], self.truncations[row] = step.terminations, step.truncations
 
-    def tensors(self, device: torch.device, gamma: float, time_limit_is_terminal: bool) -> Tensor:
+    def tensors(self, device: torch.device, config: UnrollConfig) -> Tensor:
         """Return rewards, discounts, trace mask, valid rows and weights, `[5, T, B]` float32."""
         cut = self.terminations | self.truncations
-        ends = cut if time_limit_is_terminal else self.terminations
+        ends = cut if config.time_limit_is_terminal else self.terminations
         weights = self.valid / max(self.valid.sum(), 1)
-        columns = [self.rewards, gamma * ~ends, ~cut, self.valid, weights]
+        columns = [self.rewards, config.gamma * ~ends, ~cut, self.valid, weights]
         stacked = np.stack(columns, dtype=np.float32, casting="unsafe")
         return torch.from_numpy(stacked).to(device)
 
@@ -80,18 +80,17 @@ class Unroll:
 
     def __init__(
         self,
+        config: UnrollConfig,
         spaces: Spaces,
-        num_envs: int,
-        length: int,
         device: torch.device,
+        obs_moments: RunningMoments | None = None,
         *,
         frame_factor: float = 1 / 255,
         keeps_outputs: bool = False,
-        obs_moments: RunningMoments | None = None,
-        observation_clip: float = 10.0,
     ) -> None:
-        self._device, self._frame_factor = device, frame_factor
-        self._obs_moments, self._observation_clip = obs_moments, observation_clip
+        length, num_envs = config.unroll_length, config.num_envs
+        self._config, self._device, self._frame_factor = config, device, frame_factor
+        self._obs_moments = obs_moments
         self.obs = torch.empty(length + 1, num_envs, *spaces.obs_shape, device=device)
         if len(spaces.obs_shape) == 3:  # channels-last memory, as the kernels have it
             channels, height, width = spaces.obs_shape
@@ -103,19 +102,6 @@ class Unroll:
         kept = spaces.num_outputs if keeps_outputs else 0
         self.behaviour = torch.empty(length, num_envs, kept, device=device)
         self.outcomes = Outcomes.zeros(length, num_envs)
-
-    @classmethod
-    def of(
-        cls,
-        config: UnrollConfig,
-        spaces: Spaces,
-        device: torch.device,
-        obs_moments: RunningMoments | None,
-        **options: Any,
-    ) -> "Unroll":
-        """Return an unroll of a run's length and environments, with the options named above."""
-        options |= {"obs_moments": obs_moments, "observation_clip": config.observation_clip}
-        return cls(spaces, config.num_envs, config.unroll_length, device, **options)
 
     @property
     def shape(self) -> tuple[int, int]:
@@ -134,12 +120,12 @@ class Unroll:
         if self._obs_moments is not None:
             if are_new is not None:
                 self._obs_moments.add(obs[are_new])
-            obs = self._obs_moments.standardise(obs, self._observation_clip)
+            obs = self._obs_moments.standardise(obs, self._config.observation_clip)
         return prepare(obs, self._device, self._frame_factor, out=self.obs[t])
 
-    def transitions(self, gamma: float, time_limit_is_terminal: bool) -> Transitions:
+    def transitions(self) -> Transitions:
         """Return the transitions for an update; observations and actions are not copied."""
-        columns = self.outcomes.tensors(self._device, gamma, time_limit_is_terminal)
+        columns = self.outcomes.tensors(self._device, self._config)
         return Transitions(self.obs, self.actions, self.behaviour, *columns)
 
 
@@ -264,9 +250,7 @@ class UnrollReplay:
             self._read_obs(steps, envs),
             torch.from_numpy(self._actions[acted]).to(self._device),
             torch.from_numpy(self.behaviour[acted]).to(self._device),
-            *outcomes.tensors(
-                self._device, self._config.gamma, self._config.time_limit_is_terminal
-            ),
+            *outcomes.tensors(self._device, self._config),
         )
 
     def _read_obs(self, steps: np.ndarray, envs: np.ndarray) -> Tensor:

@@ -134,7 +134,7 @@ def update_a2c(suite: str, spaces: Spaces, source: str | None = None) -> Work:
     """Make a gradient step on one unroll."""
     config = _settings(a2c, suite, source)
     learner = a2c.make_learner(config, spaces, CPU)
-    batch = _unroll(config, spaces).transitions(config.gamma, config.time_limit_is_terminal)
+    batch = _unroll(config, spaces).transitions()
     return lambda: a2c.update(learner, config, batch, 1e-4)
 
 
@@ -144,7 +144,7 @@ def update_ppo() -> Work:
 
     config = _settings(ppo, "classic")
     learner = ppo.make_learner(config, CARTPOLE, CPU)
-    batch = _unroll(config, CARTPOLE).transitions(config.gamma, config.time_limit_is_terminal)
+    batch = _unroll(config, CARTPOLE).transitions()
     memory = torch.zeros(config.num_envs, 0)
     rows = ppo.judge(learner, config, batch, memory)
     return lambda: ppo.update(learner, config, rows, memory, 1e-4, 0.2)
@@ -283,7 +283,7 @@ def _sac_replay(num_seeds: int = 1) -> Replay:
 def _unroll(config: UnrollConfig, spaces: Spaces) -> Unroll:
     """Return an unroll of random steps, as if a policy had collected it."""
     draws = np.random.default_rng(0)
-    unroll = Unroll(spaces, config.num_envs, config.unroll_length, CPU, keeps_outputs=True)
+    unroll = Unroll(config, spaces, CPU, keeps_outputs=True)
     for t in range(config.unroll_length + 1):
         unroll.put_obs(t, _observations(draws, config.num_envs, spaces))
     unroll.actions.copy_(torch.from_numpy(_actions(draws, unroll.actions.shape, spaces)))

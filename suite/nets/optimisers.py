@@ -9,6 +9,8 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
+from suite.settings.config import RMSpropConfig
+
 Rate = float | Float[Tensor, ""]
 """A step size; a tensor's may change from replay to replay of a graph."""
 
@@ -104,28 +106,10 @@ class RMSprop(Optimiser):
     averages that start at 0.
     """
 
-    def __init__(
-        self,
-        weights: FlatWeights,
-        *,
-        decay: float,
-        epsilon: float,
-        epsilon_in_root: bool,
-        initial_average: float,
-    ) -> None:
-        super().__init__(weights, initial_average)
-        self._decay, self._epsilon, self._epsilon_in_root = decay, epsilon, epsilon_in_root
-
-    @classmethod
-    def configured(cls, weights: FlatWeights, config: Any) -> "RMSprop":
-        """Return RMSprop with the `rmsprop_` settings of an agent's configuration."""
-        return cls(
-            weights,
-            decay=config.rmsprop_decay,
-            epsilon=config.rmsprop_epsilon,
-            epsilon_in_root=config.rmsprop_epsilon_in_root,
-            initial_average=config.rmsprop_initial_average,
-        )
+    def __init__(self, weights: FlatWeights, config: RMSpropConfig) -> None:
+        super().__init__(weights, config.rmsprop_initial_average)
+        self._decay, self._epsilon = config.rmsprop_decay, config.rmsprop_epsilon
+        self._epsilon_in_root = config.rmsprop_epsilon_in_root
 
     def step(self, gradient: Float[Tensor, " P"], learning_rate: Rate) -> None:
         """Change the weights against a gradient."""

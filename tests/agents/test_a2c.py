@@ -144,9 +144,7 @@ def test_separate_optimisers_are_two_of_torchs_one_after_the_other(shared_trunk:
     network, optimiser = learner.network.double(), learner.optimiser
     assert isinstance(optimiser, InTurn)
     weights = FlatWeights(network)
-    optimiser = learner.optimiser = InTurn(
-        RMSprop.configured(weights, config), RMSprop.configured(weights, config)
-    )
+    optimiser = learner.optimiser = InTurn(RMSprop(weights, config), RMSprop(weights, config))
     slow = a2c.make_learner(config, CONTROL, CPU).network.double()
     slow.load_state_dict(network.state_dict())
     parameters = list(slow.parameters())

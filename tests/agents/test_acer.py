@@ -138,7 +138,7 @@ def make_exact(config: Any, network: Any) -> Any:
     """A learner in float64, whose optimiser keeps its gradient."""
     rng = np.random.default_rng(3)
     average = acer.ActorCritic(config, CONTROL, rng).actor.double().requires_grad_(False)
-    exact = Exact.configured(FlatWeights(network.double()), config)
+    exact = Exact(FlatWeights(network.double()), config)
     return acer.Learner(network, average, exact, None)
 
 

@@ -116,7 +116,7 @@ def make_exact(config: Any) -> Any:
     average = acer.ActorCritic(config, CONTROL, rng).policy.double().requires_grad_(False)
     if config.std == "learned":
         network.policy.log_stds.data += draw(7, 3)
-    exact = Exact.configured(FlatWeights(network), config)
+    exact = Exact(FlatWeights(network), config)
     return acer.Learner(network, average, exact, None)
 
 

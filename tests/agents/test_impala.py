@@ -53,7 +53,7 @@ def test_an_update_has_the_gradient_of_slow_losses(spaces: Spaces, lstm_inputs: 
         config = replace(config, lstm_size=5, lstm_inputs=lstm_inputs)
     learner = impala.make_learner(config, spaces, CPU)
     network = learner.network.double()
-    exact: Any = Exact.configured(FlatWeights(network), config)
+    exact: Any = Exact(FlatWeights(network), config)
     learner.optimiser = exact
     batch = doubled(random_transitions(config, spaces, 0))
     size, generator = network.actor.begin(0).shape[1], torch.Generator().manual_seed(2)
@@ -285,7 +285,7 @@ def test_the_last_row_can_be_the_bootstrap_alone() -> None:
     """RLlib learns from 49 of 50 rows: those before the last, whose observation follows them."""
     config = replace(TINY, drop_last_row=True)
     spaces = Spaces((1,), 2)
-    unroll = Unroll(spaces, config.num_envs, config.unroll_length, CPU, keeps_outputs=True)
+    unroll = Unroll(config, spaces, CPU, keeps_outputs=True)
     for tensor in (unroll.obs, unroll.behaviour):
         tensor.copy_(torch.arange(tensor.numel()).view(tensor.shape))
     unroll.outcomes.rewards[:] = np.arange(config.unroll_length)[:, None]

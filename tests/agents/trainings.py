@@ -203,7 +203,7 @@ def random_transitions(
         numbers(shape[0] + 1, *spaces.obs_shape),
         numbers(shape[0], spaces.num_outputs) if spaces.continuous else discrete,
         numbers(shape[0], *[behaviour_size] * (behaviour_size > 0)),
-        *outcomes.tensors(CPU, config.gamma, config.time_limit_is_terminal),
+        *outcomes.tensors(CPU, config),
     )
 
 

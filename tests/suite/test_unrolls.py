@@ -101,7 +101,7 @@ def test_outcomes_say_where_values_and_traces_pass(time_limit_is_terminal: bool)
         truncations=flags((0, 1), (0, 0), (0, 0)),
         valid=flags((1, 1), (0, 0), (1, 1)),
     )
-    columns = outcomes.tensors(CPU, 0.5, time_limit_is_terminal)
+    columns = outcomes.tensors(CPU, small(gamma=0.5, time_limit_is_terminal=time_limit_is_terminal))
     assert columns.dtype == torch.float32
     rewards, discounts, trace_mask, valid, weights = columns.tolist()
     assert rewards == [[1, 2], [3, 4], [5, 6]]
@@ -136,14 +136,14 @@ def test_what_is_collected_is_what_replay_returns(
     """The same steps are the same transitions to the bit, in place and from a ring."""
     config = small(unroll_length=6, time_limit_is_terminal=time_limit_is_terminal)
     first_obs, added = random_steps(config, spaces, 6)
-    unroll = Unroll(spaces, config.num_envs, 6, CPU, keeps_outputs=True)
+    unroll = Unroll(config, spaces, CPU, keeps_outputs=True)
     unroll.put_obs(0, first_obs)
     for t, (actions, behaviour, step) in enumerate(added):
         unroll.actions[t] = torch.from_numpy(actions)
         unroll.behaviour[t] = torch.from_numpy(behaviour)
         unroll.outcomes.put(t, step)
         unroll.put_obs(t + 1, step.obs[0])
-    batch = unroll.transitions(config.gamma, time_limit_is_terminal)
+    batch = unroll.transitions()
     assert_same(batch, fill(config, spaces, 6)[0].newest())
     assert batch.obs.data_ptr() == unroll.obs.data_ptr()  # neither is copied
     assert batch.actions.data_ptr() == unroll.actions.data_ptr()
@@ -153,12 +153,12 @@ def test_what_is_collected_is_what_replay_returns(
 def test_frames_are_scaled_as_they_are_put(factor: float) -> None:
     """The network acts on the row that is learned from; the whole unroll lies channels-last."""
     frames = np.random.default_rng(0).integers(0, 256, (3, 2, *FRAMES.obs_shape), dtype=np.uint8)
-    unroll = Unroll(FRAMES, 2, 2, CPU, frame_factor=factor)
+    unroll = Unroll(small(num_envs=2, unroll_length=2), FRAMES, CPU, frame_factor=factor)
     rows = [unroll.put_obs(t, obs) for t, obs in enumerate(frames)]
     expected = np.float32(frames) * np.float32(factor)
     np.testing.assert_array_equal(unroll.obs, expected)
     assert [row.data_ptr() for row in rows] == [row.data_ptr() for row in unroll.obs]
-    joined = unroll.transitions(0.9, False).obs.flatten(0, 1)
+    joined = unroll.transitions().obs.flatten(0, 1)
     assert joined.data_ptr() == unroll.obs.data_ptr()
     assert joined.is_contiguous(memory_format=torch.channels_last)
 

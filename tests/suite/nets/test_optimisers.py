@@ -8,6 +8,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from agents.a2c import Config
 from suite.nets.optimisers import Adam, FlatWeights, Network, Optimiser, RMSprop
 
 FORMS = {"tensorflow": (True, 1.0), "torch": (False, 0.0), "chainer": (True, 0.0)}
@@ -111,9 +112,8 @@ def test_rmsprop_equals_a_reference_written_out(
     """
     module = nn.Linear(3, 2)
     flat = FlatWeights(module)
-    optimiser = RMSprop(
-        flat, decay=0.9, epsilon=1e-2, epsilon_in_root=in_root, initial_average=initial_average
-    )
+    form = {"rmsprop_epsilon_in_root": in_root, "rmsprop_initial_average": initial_average}
+    optimiser = RMSprop(flat, Config(rmsprop_decay=0.9, rmsprop_epsilon=1e-2, **form))
     weights = flat.vector.double().tolist()
     averages = [initial_average] * 8
     rng = np.random.default_rng(0)

@@ -7,6 +7,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from agents.a2c import Config
 from suite.envs.vector_env import Spaces
 from suite.nets.networks import Trunk
 from suite.nets.recurrence import LSTM, Memory
@@ -57,7 +58,7 @@ def unroll_of(spaces: Spaces | None) -> tuple[Transitions, Tensor]:
     actions = torch.from_numpy(rng.integers(0, 3, ends.shape))
     if spaces is not None and spaces.continuous:
         actions = draw(2, STEPS, ENVS, 2)
-    columns = outcomes.tensors(CPU, 0.9, False).double()
+    columns = outcomes.tensors(CPU, Config(gamma=0.9)).double()
     batch = Transitions(draw(3, STEPS + 1, ENVS, 4), actions, torch.zeros(0), *columns)
     further = 0 if spaces is None else spaces.num_outputs + 1
     return batch, draw(4, ENVS, 2 * SIZE + further)
