@@ -25,7 +25,7 @@ from suite.base.files import (
     write_atomically,
     write_json,
 )
-from suite.record.manifest import FILES, TABLES, write_manifest
+from suite.record.manifest import FILES, TABLES, stamp, write_manifest
 from suite.record.records import LARGEST_RECORD
 from suite.settings.command_line import printable
 
@@ -47,7 +47,7 @@ class SeedRecord:
         """Returns of the training episodes since the last line, if these are its score."""
         self._rows: dict[str, list[str]] = {}
         self._columns: dict[str, tuple[str, ...]] = {}
-        self._stamp: tuple[int, int] | None = None
+        self._stamp: object = None
 
     @property
     def is_running(self) -> bool:
@@ -93,7 +93,7 @@ class SeedRecord:
 
     def own(self) -> None:
         """Take the `run.json` that lies there now as this process's own."""
-        self._stamp = self._find_stamp()
+        self._stamp = stamp(self.folder / "run.json")
 
     def append(self, name: str, row: Mapping[str, int | float | np.generic]) -> None:
         """Buffer a row under the columns of the file's first row; missing cells stay empty."""
@@ -147,22 +147,14 @@ class SeedRecord:
 
     def check_ours(self) -> None:
         """Check that the folder still belongs to this process."""
-        stamp = self._find_stamp()
-        if stamp is None:
+        found = stamp(self.folder / "run.json")
+        if found is None:
             lost = "was removed, or its disk: what was learned there is lost"
             raise UsageError(f"{self.folder} {lost}")
-        if stamp != self._stamp:
+        if found != self._stamp:
             raise UsageError(
                 f"{self.folder} was started again by another process, which continues it"
             )
-
-    def _find_stamp(self) -> tuple[int, int] | None:
-        """Return numbers that identify one `run.json`; None without one."""
-        try:
-            facts = (self.folder / "run.json").stat()
-        except FileNotFoundError:
-            return None
-        return facts.st_ino, facts.st_mtime_ns
 
 
 def is_finished(folder: Path, env_steps: int = 0) -> bool:
