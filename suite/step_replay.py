@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from suite.envs.vector_env import Spaces, Step
+from suite.nets.networks import prepare
 
 
 class StepBatch(NamedTuple):
@@ -40,11 +41,9 @@ class StepReplay:
         self, spaces: Spaces, num_seeds: int, num_envs: int, num_rows: int, device: torch.device
     ) -> None:
         self._shape, self._num_rows, self._device = (num_seeds, num_envs), num_rows, device
-        frames = len(spaces.obs_shape) == 3
-        self._stack = spaces.obs_shape[0] if frames else 1
+        self._stack, stored = spaces.stored
         size = num_seeds * num_envs * num_rows  # rows of all environments, one after another
-        stored = spaces.obs_shape[1:] if frames else spaces.obs_shape
-        self._obs = np.zeros((size, *stored), dtype=np.uint8 if frames else np.float32)
+        self._obs = np.zeros((size, *stored), dtype=np.uint8 if self._stack > 1 else np.float32)
         self._ages = np.zeros(size, dtype=np.uint8)  # earlier frames of the same game in the stack
         self._actions = np.zeros(size, dtype=np.uint8)
         self._rewards = np.zeros(size, dtype=np.float32)
@@ -115,11 +114,8 @@ class StepReplay:
             back = np.minimum(self._ages[rows][..., None], np.arange(self._stack)[::-1])
             rows = self._shifted(rows[..., None], -back.astype(np.int64))
         obs = np.take(self._obs, rows, axis=0)
-        joined = torch.from_numpy(obs.reshape(-1, *obs.shape[2:]))
-        if self._stack > 1:  # as `prepare`, in a fifth of the time
-            joined = joined.to(self._device).contiguous(memory_format=torch.channels_last)
-            joined = joined.to(torch.float32).mul_(1 / 255)
-        return joined.to(self._device).unflatten(0, obs.shape[:2])
+        joined = prepare(obs.reshape(-1, *obs.shape[2:]), self._device)
+        return joined.unflatten(0, obs.shape[:2])
 
     def _rows(self, envs: np.ndarray, counts: np.ndarray) -> np.ndarray:
         return self._first_rows[envs] + counts % self._num_rows
@@ -132,6 +128,4 @@ class StepReplay:
 
 def row_bytes(spaces: Spaces) -> int:
     """Return the bytes of one stored step."""
-    frames = len(spaces.obs_shape) == 3
-    stored = spaces.obs_shape[1:] if frames else spaces.obs_shape
-    return int(np.prod(stored)) * (1 if frames else 4) + 8
+    return spaces.stored_bytes + 8

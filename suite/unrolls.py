@@ -169,7 +169,7 @@ class UnrollReplay:
     ) -> None:
         self._config, self._device, self._obs_moments = config, device, obs_moments
         self._length, self._num_unrolls = config.unroll_length, config.kept_unrolls
-        self._stack, shape = _frames(spaces)
+        self._stack, shape = spaces.stored
         # an unroll is read with the observation after it and the frames before it
         self._num_rows = self._num_unrolls * self._length + self._stack
         size = (self._num_rows, config.num_envs)
@@ -280,9 +280,3 @@ class UnrollReplay:
         newest = torch.from_numpy(obs[:, -1] if self._stack > 1 else obs)
         self._obs[row] = newest.to(self._obs.device)
         self._ages[row] = ages
-
-
-def _frames(spaces: Spaces) -> tuple[int, tuple[int, ...]]:
-    """Return how many frames an observation stacks, and the shape of its stored part."""
-    frames = len(spaces.obs_shape) == 3
-    return (spaces.obs_shape[0], spaces.obs_shape[1:]) if frames else (1, spaces.obs_shape)

@@ -11,6 +11,7 @@ termination although the game continues; dm_control observations are dictionarie
 import ctypes
 import hashlib
 import importlib
+import math
 import os
 import sys
 import warnings
@@ -79,6 +80,21 @@ class Spaces(NamedTuple):
     def continuous(self) -> bool:
         """Return whether actions are continuous, or have a continuous part."""
         return self.low is not None
+
+    @property
+    def stored(self) -> tuple[int, tuple[int, ...]]:
+        """Return how many frames an observation stacks, and the shape of what replay keeps of it.
+
+        That is the newest frame; of a vector, a stack of one, all.
+        """
+        frames = len(self.obs_shape) == 3
+        return (self.obs_shape[0], self.obs_shape[1:]) if frames else (1, self.obs_shape)
+
+    @property
+    def stored_bytes(self) -> int:
+        """Return the size of what replay keeps of an observation: bytes of frames, or float32."""
+        stack, shape = self.stored
+        return math.prod(shape) * (1 if stack > 1 else 4)
 
     @classmethod
     def vectors(cls, obs_size: int, num_dimensions: int) -> "Spaces":

@@ -242,16 +242,14 @@ def prepare(
     Bytes are scaled there by a factor. `out` is filled; else new memory, channels-last for frames.
     """
     rows = torch.as_tensor(obs)
+    layout = torch.channels_last if rows.dim() == 4 else torch.contiguous_format
     if rows.dtype != torch.uint8:
-        return _laid_out(rows.float(), device) if out is None else out.copy_(rows)
+        if out is None:
+            return rows.float().to(device).contiguous(memory_format=layout)
+        return out.copy_(rows)
     if out is None:
-        return _laid_out(rows, device) * frame_factor
+        out = torch.empty(rows.shape, device=device, memory_format=layout)
     return torch.mul(rows.to(device), frame_factor, out=out)
-
-
-def _laid_out(rows: Tensor, device: torch.device) -> Tensor:
-    rows = rows.to(device)
-    return rows.contiguous(memory_format=torch.channels_last) if rows.dim() == 4 else rows
 
 
 def join_steps(obs: Float[Tensor, "T N ..."]) -> Float[Tensor, "B ..."]:

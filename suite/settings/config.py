@@ -292,11 +292,9 @@ class ReplayConfig(RMSpropConfig):
         """Return about the bytes that replay takes, for a plan of several runs side by side."""
         spaces = Spaces.of(self.find_task())
         outputs = (2 if spaces.continuous else 1) * spaces.num_outputs  # of the policy that acted
-        frames = len(spaces.obs_shape) == 3
-        obs = math.prod(spaces.obs_shape[1:]) if frames else 4 * spaces.obs_shape[0]
         action = 4 * spaces.num_outputs if spaces.continuous else 8
         rows = min(self.kept_unrolls * self.unroll_length, self.env_steps // self.num_envs)
-        return rows * self.num_envs * (obs + action + 4 * outputs + 8)
+        return rows * self.num_envs * (spaces.stored_bytes + action + 4 * outputs + 8)
 
     @property
     def keeps_on_device(self) -> bool:
