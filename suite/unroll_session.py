@@ -100,8 +100,7 @@ class UnrollSession:
             update: changes the learner, returns diagnostics; see `learn`.
             state: what else changes and is not in `store`, by name: random streams and the like.
             store: stores a vector step of the past: actions `[N, ...]`, None for what is kept of
-                the
-                policy, and the outcome; None: nothing is stored.
+                the policy, and the outcome; None: nothing is stored.
         """
         self._learner, self._player = learner, player
         self._update = as_graph(update, learner, self._config, self.device)

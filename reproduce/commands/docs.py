@@ -32,7 +32,7 @@ from reproduce.words import number, table
 from suite.base.errors import UsageError
 from suite.base.files import write_atomically
 from suite.envs.tasks import SUITES
-from suite.settings.presets import REFERENCES, find_preset, read_source
+from suite.settings.presets import REFERENCES, read_source
 
 DECIDED = ("reproduced", "above", "below")
 SCORES = ("agent", "settings of", "task", "steps", "ours (seeds)", "reference (runs)", "verdict")
@@ -49,7 +49,7 @@ def cells() -> tuple[Mapping[str, Any], ...]:
     for path in sorted(PUBLISHED.glob("*/*/verdicts.csv")):
         agent, _, suite = path.parents[1].name.partition("-")
         grid = {"agent": agent, "source": path.parent.name, "folder": path.parent}
-        cores = find_preset(presets_of(agent), suite, path.parent.name).cores_per_run
+        cores = presets_of(agent)[suite, path.parent.name].cores_per_run
         seconds = read_table(path.parent, "runs").groupby("task")["wall_seconds"].sum()
         for row in verdict_rows(path.parent):
             hours = seconds.get(row["task"], 0) * cores / 3600

@@ -140,24 +140,21 @@ DAMAGED = (lzma.LZMAError, EOFError)
 
 
 def compress(path: Path) -> None:
-    """Replace a file by its compressed form, `path`.xz, from which `open_plain` reads the same."""
+    """Replace a file by its compressed form, `path`.xz, from which `read_plain` reads the same."""
     with open_regular(path) as file:
         write_atomically(_compressed(path), lzma.compress(file.read()))
     path.unlink()
 
 
-def open_plain(path: Path) -> BinaryIO | lzma.LZMAFile:
-    """Open a file, or its compressed form where there is only that, to read its content."""
-    if not path.exists() and _compressed(path).exists():
-        with open_regular(_compressed(path)):
-            return lzma.open(_compressed(path))
-    return open_regular(path)
-
-
 def read_plain(path: Path) -> bytes:
     """Return the content of a file, or of its compressed form where there is only that."""
-    with open_plain(path) as file:
-        content = file.read(LARGEST_TABLE + 1)
+    is_packed = not path.exists() and _compressed(path).exists()
+    with open_regular(_compressed(path) if is_packed else path) as file:
+        if is_packed:
+            with lzma.open(file) as unpacked:
+                content = unpacked.read(LARGEST_TABLE + 1)
+        else:
+            content = file.read(LARGEST_TABLE + 1)
     if len(content) > LARGEST_TABLE:
         raise OSError(errno.EFBIG, f"More than {LARGEST_TABLE / 2**20:.0f} MiB", str(path))
     return content

@@ -31,15 +31,8 @@ def draw_perceptron(
 ) -> list[tuple[Tensor, Tensor]]:
     """Draw a perceptron layer by layer: weights `[in, out]` and biases `[out]`, float32.
 
-    Args:
-        generator: the seed's stream of initial weights.
-        sizes: widths, from the inputs to the last hidden layer.
-        heads: the outputs.
-        scheme: scheme of the initial weights.
-        gain: gain of the initial weights of hidden layers.
-        head_scheme: scheme of the last layer; default: `scheme`.
-        kernel_area: of the hidden layers, see `draw_weight`.
-        head_inputs: inputs of the last layer; default: the last hidden layer's outputs.
+    Sizes are widths, from the inputs to the last hidden layer. The last layer has the heads, with a
+    scheme and a number of inputs of its own, or else as the others. See `draw_weight` for the rest.
     """
     layers = [
         draw_layer(generator, fan_in, [(width, gain)], scheme, kernel_area)

@@ -437,10 +437,3 @@ def find_source(
     if asked in here:
         return asked
     raise UsageError(f"unknown source {asked!r} for {suite}{nearest(asked, here)}")
-
-
-def find_preset(
-    presets: Mapping[tuple[str, str], Preset[ConfigT]], suite: str, source: str | None
-) -> Preset[ConfigT]:
-    """Return the preset of a source on a suite; arguments and errors are those of `find_source`."""
-    return presets[suite, find_source(presets, suite, source)]

@@ -23,7 +23,7 @@ from suite.base.errors import UsageError, nearest
 from suite.record.journal import Journal
 from suite.record.recorder import CHECKPOINT_SECONDS, Recorder
 from suite.settings.command_line import Parser, run_main
-from suite.settings.presets import find_preset
+from suite.settings.presets import find_source
 from tests.benchmarks.speeds import Enough
 
 CASES = {
@@ -61,7 +61,7 @@ def measure(agent: str, seconds: float) -> tuple[float, list[float], float]:
     """Return the seconds spent on recording, those of each checkpoint, and those of the run."""
     module: Any = import_module(f"agents.{agent}")
     suite, task = CASES[agent]
-    config = find_preset(module.PRESETS, suite, None).config
+    config = module.PRESETS[suite, find_source(module.PRESETS, suite, None)].config
     config = replace(config, task=task, seeds=(1,), device="cpu", evaluation_rule="training")
     recording: list[float] = []
     saves: list[float] = []

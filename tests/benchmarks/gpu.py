@@ -36,7 +36,6 @@ from suite.base.errors import UsageError, nearest
 from suite.base.files import write_json
 from suite.draws import Draws
 from suite.settings.command_line import Parser, run_main
-from suite.settings.presets import find_preset
 from tests.benchmarks.speeds import Meter, train, warm_config
 
 HALF_CHEETAH, PONG = "HalfCheetah-v4", "Pong-v5"
@@ -207,7 +206,7 @@ def _draws(device: torch.device, seconds: float) -> Iterator[Row]:
 def training(name: str, options: argparse.Namespace) -> Iterator[Row]:
     """Yield the environment steps a second of an agent as it is, of all its seeds together."""
     asked, device = TRAININGS[name], hardware.find_device(options.device)
-    preset = find_preset(import_module(f"agents.{asked.agent}").PRESETS, asked.suite, asked.source)
+    preset = import_module(f"agents.{asked.agent}").PRESETS[asked.suite, asked.source]
     on_gpu = device.type == "cuda"
     if {"cuda_graphs", "tf32", "bfloat16"} & {*asked.settings} and not on_gpu:
         yield Row(name, None, "steps/s", note=NEEDS_GPU)

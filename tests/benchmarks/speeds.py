@@ -40,7 +40,7 @@ from suite.record.journal import Journal
 from suite.record.recorder import Recorder
 from suite.session import Session
 from suite.settings.command_line import Parser, run_main
-from suite.settings.presets import find_preset, find_source
+from suite.settings.presets import find_source
 
 WARM_UP_STEPS = 2_000
 """Environment steps before replay is learned from: at most as many as this."""
@@ -152,7 +152,7 @@ def warm_config(config: Any, **changes: Any) -> Any:
 def measure(agent: str, suite: str, source: str, task: str, options: argparse.Namespace) -> Speed:
     """Train in this process for some seconds; return its row of the table."""
     module: Any = import_module(f"agents.{agent}")
-    preset, device = find_preset(module.PRESETS, suite, source), options.device
+    preset, device = module.PRESETS[suite, source], options.device
     busy_clock = partial(processor_time, preset.cores_per_run)
     config, clock = preset.config, busy_clock if options.busy else time.perf_counter
     rows = getattr(config, "unroll_rows", 5 * config.num_envs)
