@@ -65,7 +65,6 @@ def verify(agent: str, run: Path, seconds: float) -> tuple[int, str]:
     if (record["agent"], record["status"]) != (agent, "finished"):
         found = f"a run of {record['agent']} that is {record['status']}"
         raise UsageError(f"{run} is {found}: name a finished run of {agent}")
-    hardware.find_device(record["config"]["device"])
     with tempfile.TemporaryDirectory(prefix="encore-verify-") as folder:
         ours = _make_again(record, Path(folder), seconds)
         num_rows, difference = compare(ours, run)
