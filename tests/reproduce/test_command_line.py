@@ -389,6 +389,7 @@ def test_a_changed_grid_is_refused_and_fresh_starts_beside_it(
     assert say([*words, "--seeds", "1"])[0] == 2  # not today's, so it is not finished
 
 
+@pytest.mark.usefixtures("in_this_process")
 def test_a_real_grid_from_command_to_page_and_again(
     desk: Path, say: Say, svg_alone: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:

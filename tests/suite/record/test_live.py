@@ -209,7 +209,7 @@ def test_a_terminal_is_drawn_in_while_the_run_trains(
 def test_a_notebooks_cell_shows_the_figure(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """One, in the place of those before it, beside what the run says."""
     monkeypatch.setenv("PYTHONPATH", str(ROOT))
-    words = [*WORDS, "--env-steps=5000", "--plot", f"--out={tmp_path}"]
+    words = [*WORDS, "--plot", f"--out={tmp_path}"]
     begin = "from suite.record import live\nlive.DRAW_SECONDS = 0\nfrom agents.a2c import main\n"
     source = f"{begin}main({words})"
     notebook = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(source)])
