@@ -3,6 +3,7 @@
 import dataclasses
 import fcntl
 import functools
+import gc
 import importlib.util
 import inspect
 import os
@@ -106,6 +107,16 @@ def pytest_configure(config: pytest.Config) -> None:
         jaxtyping.install_import_hook(["suite", "agents", "reproduce"], "beartype.beartype")
     signal.signal(signal.SIGINT, signal.default_int_handler)
     signal.signal(signal.SIGHUP, signal.SIG_DFL)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Generator[None, object, object]:
+    """Look for no garbage among half a million objects of modules, which last."""
+    gc.disable()
+    result = yield
+    gc.freeze()
+    gc.enable()
+    return result
 
 
 def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> None:
