@@ -1,12 +1,13 @@
 """Synchronous advantage actor-critic, A2C (Mnih et al. 2016, arXiv:1602.01783).
 
-N environments take T steps with one policy; n-step returns (or generalised advantage estimates,
-arXiv:1506.02438) judge the actions; one RMSprop step follows on policy, value and entropy losses.
-Discrete and continuous actions.
+N environments take T steps with one policy. Advantages come from n-step returns, or are generalised
+advantage estimates (arXiv:1506.02438). One RMSprop step follows, on policy, value and entropy
+losses. Discrete and continuous actions.
 
     python -m agents.a2c --task CartPole-v1 --seeds 1 2 3 --env-steps 500000 --out runs/mine
 
-It trains with the settings of the task's first source, `sb3_control`, not with the defaults below.
+This trains with the settings of the task's default source, `sb3_control`, not with the defaults
+below.
 
 | what                             | paper                    | here                 |
 |----------------------------------|--------------------------|----------------------|
@@ -18,20 +19,21 @@ It trains with the settings of the task's first source, `sb3_control`, not with 
 
 Deviations from the paper, and details it leaves open:
 1. Workers are synchronous: one gradient comes from N * T steps, and losses are means over valid
-   rows (OpenAI Baselines), not sums. An unroll goes on across the end of an episode. The seeds of
-   a process are trained in turn.
-2. The action after an end is ignored, for the simulator resets. Losses, traces, statistics and
-   `env_steps` leave such rows out.
-3. A step cut by the time limit bootstraps from the last observation's value, unless
-   `time_limit_is_terminal` says that the source does not.
-4. The learning rate of an update is that of the step before its unroll.
+   rows (OpenAI Baselines), not sums. An unroll continues across the end of an episode. The seeds
+   of a process are trained one after another.
+2. The step after an episode's end only resets the simulator, which ignores the action. Losses,
+   traces, statistics and `env_steps` leave such rows out; all other rows are valid.
+3. At a time limit the return bootstraps from the last observation's value; with
+   `time_limit_is_terminal` no value follows, as in some sources.
+4. An update uses the learning rate of the step at which its unroll began.
 5. A run ends before the unroll that could exceed `env_steps` (OpenAI Baselines).
 6. The environment clips continuous actions; their density is that of the unclipped draw.
-7. The update computes the unroll again in one batch, which is cheaper than graphs of acting.
+7. The update evaluates the network again on the whole unroll, in one batch; that is cheaper than
+   to keep autograd's graph of every acting step.
 8. Continuous actions have one log standard deviation per dimension, as in the sources; the paper's
-   network puts out a variance, and learns from whole episodes.
-9. Defaults are Stable-Baselines3's: the values' weight 0.5 (the paper: 1), separate trunks (a
-   shared one), a clipped norm and a constant learning rate (falling to 0).
+   network outputs a variance, and learns from whole episodes.
+9. Defaults are Stable-Baselines3's: value loss weighted by 0.5 (the paper: 1), separate trunks (the
+   paper: shared), clipped gradients, and a constant learning rate (the paper: falling to 0).
 """
 
 import sys
@@ -127,7 +129,8 @@ class Config(RMSpropConfig):
     gae_lambda: Fraction = 1.0
     """Trace decay of the advantages; 1 gives the n-step returns of the paper."""
     convolutions: Literal["nature", "a3c"] = "nature"
-    """Layers for uint8 frames: DQN's of 2015 (three and 512 units) or of 2013 (two and 256)."""
+    """Layers for uint8 frames: DQN's of 2015 (three convolutions and 512 units) or of 2013 (two and
+    256)."""
     shared_trunk: bool = False
     """Whether policy and value share all layers but their heads."""
     initialisation: Literal["orthogonal", "nnabla_rl"] = "orthogonal"
@@ -146,8 +149,8 @@ class Config(RMSpropConfig):
     max_gradient_norm: Positive | None = 0.5
     """Largest Euclidean norm of the whole gradient; None: not clipped."""
     separate_optimisers: bool = False
-    """Whether policy and value each have an optimiser of all weights and a bound of the gradient
-    norm; the value's step follows the policy's, on the weights after it (nnabla-rl)."""
+    """Whether policy and value losses each have their own optimiser, over all weights, and bound of
+    the gradient norm; the value's step comes after the policy's (nnabla-rl)."""
     reward_normalisation: Literal["none", "discounted_returns", "value_targets"] = "none"
     """`discounted_returns`: divide rewards by the running deviation of the discounted sum of past
     rewards; `value_targets`: the value head predicts returns divided by their running deviation,

@@ -1,8 +1,8 @@
 """Actor-critic with experience replay, ACER (Wang et al. 2017, arXiv:1611.01224), discrete actions.
 
-N environments take T steps with one policy; one update follows on this unroll, several on unrolls
-from replay. Retrace judges the actions, truncated importance weights with a bias correction give
-the policy gradient, and a trust region around an average of past policies limits each step.
+N environments take T steps with one policy; one update follows on this unroll, then several on
+unrolls from replay. Retrace gives targets of Q, truncated importance weights with a bias correction
+give the policy gradient, and a trust region around an average of past policies limits each step.
 
     python -m agents.acer --task CartPole-v1 --seeds 1 2 3 --env-steps 100000 --out runs/mine
 
@@ -18,17 +18,20 @@ the policy gradient, and a trust region around an average of past policies limit
 
 Deviations from the paper, and details it leaves open:
 1. Workers are synchronous (OpenAI Baselines): one gradient comes from an unroll of every
-   environment, new or old; losses are means over valid rows. Seeds are trained in turn.
-2. An unroll goes on across the end of an episode; no trace does. Replay draws whole unrolls.
-3. Losses, traces and `env_steps` leave out the ignored action after an end: the simulator resets.
-4. A step cut by the time limit bootstraps from its value, unless `time_limit_is_terminal`.
-5. Retrace cuts ratios at 1 (Algorithm 2); the text under Eq. 5 has c. Probabilities below 1e-8
-   count as 1e-8 where a gradient is divided by them.
-6. The learning rate of an update is that of the step before the newest unroll.
+   environment, new or replayed; losses are means over valid rows. Seeds are trained one after
+   another.
+2. An unroll continues across the end of an episode, but no trace does. Replay draws whole unrolls.
+3. The step after an episode's end only resets the simulator, which ignores the action. Losses,
+   traces and `env_steps` leave such rows out; all other rows are valid.
+4. At a time limit targets bootstrap from the value, unless `time_limit_is_terminal`.
+5. Retrace cuts ratios at 1, as Algorithm 2 does; the text under Eq. 5 has c. Probabilities below
+   1e-8 count as 1e-8 where a gradient is divided by them.
+6. An update uses the learning rate of the step at which the newest unroll began.
 7. A run ends before the unroll that could exceed `env_steps`.
-8. With an LSTM (the paper has none) both policies go on from the newest unroll's first memory;
-   ChainerRL's average policy has its own (chainerrl@7eed375:chainerrl/agents/acer.py:611-614).
-   Unrolls from replay begin with 0, as there (523-524); in OpenAI Baselines all do
+8. With an LSTM (the paper has none) policy and average policy both start the newest unroll from the
+   memory of the acting policy; ChainerRL's average policy has a memory of its own
+   (chainerrl@7eed375:chainerrl/agents/acer.py:611-614). On replayed unrolls memories start at 0, as
+   there (523-524); in OpenAI Baselines they do so on all unrolls
    (baselines@ea25b9e:baselines/acer/acer.py:208, 260).
 """
 
@@ -149,9 +152,9 @@ def by_statistics(
     """Turn gradients w.r.t. log-probabilities into those w.r.t. the policy's statistics (Eq. 10).
 
     Args:
-        gradients: w.r.t. the logarithms of the probabilities, each as if it were free.
+        gradients: w.r.t. the logarithms of the probabilities, as if these were independent.
         log_probs: of every action, nats.
-        statistics: the probabilities or their logarithms (again as if free), or the logits.
+        statistics: the probabilities or their logarithms (as if independent), or the logits.
     """
     if statistics == "logits":
         return gradients - log_probs.exp() * gradients.sum(-1, keepdim=True)
@@ -202,13 +205,14 @@ class Config(ReplayConfig):
     clip_rho_threshold: Positive | None = 10.0
     """Truncation level c; the bias correction restores the excess. None: neither of the two."""
     advantage_target: Literal["q_retrace", "q_opc"] = "q_retrace"
-    """Target that advantages subtract V from: Q_ret, or Q_opc, which lacks c_t (Appendix B)."""
+    """Target minus V is the advantage: Q_ret, or Q_opc, which lacks c_t (Appendix B)."""
     trust_region_delta: NotNegative | None = 1.0
     """Bound of the rate at which a gradient raises KL(average || policy); None: no trust region."""
     statistics: Literal["probabilities", "logits", "log_probabilities"] = "probabilities"
     """Statistics by which the trust region projects: the paper's, ChainerRL's or PFRL's."""
     entropy_in_trust_region: bool = True
-    """Whether the entropy's gradient is projected too (OpenAI Baselines; ChainerRL adds it)."""
+    """Whether the entropy's gradient is projected, too (OpenAI Baselines), or added after the
+    projection (ChainerRL)."""
     tau: Fraction = 0.01
     """Rate of the average policy, tau * policy + (1 - tau) * average (the paper: 1 - 0.99)."""
     policy_coef: NotNegative = 1.0
@@ -220,7 +224,8 @@ class Config(ReplayConfig):
     loss_reduction: Literal["mean", "sum"] = "mean"
     """Whether losses are averaged over an update's valid rows, or summed."""
     convolutions: Literal["nature", "a3c"] = "nature"
-    """Layers for uint8 frames: DQN's of 2015 (three and 512 units) or of 2013 (two and 256)."""
+    """Layers for uint8 frames: DQN's of 2015 (three convolutions and 512 units) or of 2013 (two and
+    256)."""
     shared_trunk: bool = True
     """Whether policy and Q share all layers but their heads."""
     lstm_size: Whole = 0

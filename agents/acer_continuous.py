@@ -1,9 +1,9 @@
 """Actor-critic with experience replay, ACER, for continuous actions (arXiv:1611.01224, Section 5).
 
-N environments take T steps with one Gaussian policy; updates follow on unrolls from replay. A
-stochastic duelling network estimates V and Q, Retrace gives their targets, truncated importance
-weights with a bias correction the policy gradient, and a trust region around an average of past
-policies bounds each step.
+N environments take T steps with one Gaussian policy; updates on unrolls from replay follow. A
+stochastic duelling network estimates V and Q, and Retrace gives their targets. Truncated
+importance weights with a bias correction give the policy gradient, and a trust region around an
+average of past policies bounds each step.
 
     python -m agents.acer_continuous --task HalfCheetah-v4 --seeds 1 2 3 --out runs/mine
 
@@ -19,21 +19,22 @@ policies bounds each step.
 
 Deviations from the paper, and details it leaves open:
 1. Workers are synchronous: N new unrolls are followed by as many updates, one after another, as N
-   asynchronous workers would make on theirs. Seeds are trained in turn.
-2. An unroll goes on across the end of an episode; no trace does. The ignored action after an end is
-   left out of losses, traces and `env_steps`. Losses are means over valid rows (ChainerRL).
-3. A step cut by the time limit bootstraps, unless `time_limit_is_terminal`.
+   asynchronous workers would make on theirs. Seeds are trained one after another.
+2. An unroll continues across the end of an episode, but no trace does. The step after an end only
+   resets the simulator: losses, traces and `env_steps` leave its row out; all other rows are valid.
+   Losses are means over valid rows (ChainerRL).
+3. At a time limit targets bootstrap from the value, unless `time_limit_is_terminal`.
 4. Without truncation importance weights above exp(20) count as exp(20), which keeps them finite.
 5. Policy, V and A are three networks (ChainerRL, PFRL); the paper's policy and V share most layers.
-6. Q of the action taken and of the action that corrects the bias share the n draws of Eq. (13).
-7. The trust region's statistics are the mean, and the logarithm of the deviation if learned. The
-   entropy's gradient is added after the projection (ChainerRL).
-8. A run ends before the unrolls that could exceed `env_steps`. Replay draws whole unrolls; how many
-   is Poisson, as in Algorithm 1 (Section 6: 4 on average).
+6. Q of the action taken and Q of the correction's action use the same n draws of Eq. (13).
+7. The trust region's statistics are the mean and, if it is learned, the logarithm of the deviation.
+   The entropy's gradient is added after the projection (ChainerRL).
+8. A run ends before the unrolls that could exceed `env_steps`. Replay draws whole unrolls; their
+   number is Poisson, as in Algorithm 1 (Section 6: 4 on average).
 9. The environment clips actions to [-1, 1]; their density is that of the unclipped draw.
-10. Eq. 16 truncates ratios at c, as Algorithm 3 does; Section 5.1's are Retrace's alone.
-11. With an LSTM (the paper has none) both policies go on from the newest unroll's first memory, V
-    and A read the policy's LSTM, the average policy its own. Unrolls from replay begin with 0.
+10. Eq. 16 truncates ratios at c, as Algorithm 3 does; Section 5.1's ratios are only Retrace's.
+11. With an LSTM (the paper has none) policy, V and A share it; the average policy has its own. Both
+    start the newest unroll from the acting policy's memory, and replayed unrolls from 0.
 """
 
 import copy
@@ -156,7 +157,7 @@ def policy_gradients(
         gradients of the objective that is maximised.
     """
     log_rhos = policy.log_probs(actions) - behaviour.log_probs(actions)
-    rhos = log_rhos.clamp(max=20).exp()  # densities, unlike probabilities, differ without bound
+    rhos = log_rhos.clamp(max=20).exp()  # ratios of densities have no bound
     if clip_rho_threshold is not None:
         rhos = rhos.clamp(max=clip_rho_threshold)
     gradients = (rhos * (targets - values)).unsqueeze(-1) * policy.scores(actions)
@@ -214,11 +215,11 @@ class Config(ReplayConfig):
     reward_scale: Positive = 1.0
     """Factor on rewards before learning; recorded returns are unscaled."""
     num_action_samples: Count = 5
-    """Draws that the mean of A is estimated from, n of Eq. (13) (the paper)."""
+    """Draws from which the mean of A is estimated, n of Eq. (13) (the paper)."""
     clip_rho_threshold: Positive | None = 5.0
     """Truncation level c; the bias correction restores the excess. None: neither of the two."""
     advantage_target: Literal["q_opc", "q_retrace"] = "q_opc"
-    """Target that advantages subtract V from: Q_opc, which lacks c_t (the paper), or Q_ret."""
+    """Target minus V is the advantage: Q_opc, which lacks c_t (the paper), or Q_ret."""
     trust_region_delta: NotNegative | None = 1.0
     """Bound of the rate at which a gradient raises KL(average || policy) (the paper: drawn from
     [0.1, 2] for each run); None: no trust region."""
@@ -231,7 +232,8 @@ class Config(ReplayConfig):
     entropy_coef: NotNegative = 0.0
     """Weight of the policy's entropy, nats; it has no effect with a fixed deviation."""
     std: Literal["fixed", "learned", "state_dependent"] = "fixed"
-    """Deviation: fixed (the paper), a weight per dimension, or an output for all (ChainerRL)."""
+    """Deviation: fixed (the paper), a weight per dimension, or one output of the network for all
+    dimensions (ChainerRL)."""
     initial_std: Positive = 0.3
     """Standard deviation of actions in [-1, 1]; the one at the start if it is learned."""
     bounded_mean: bool = False

@@ -1,7 +1,7 @@
 """IMPALA: actor-critic with V-trace targets (Espeholt et al. 2018, arXiv:1802.01561).
 
-N environments collect unrolls of T steps under an older copy of the policy while the learner works
-on the unroll before; V-trace corrects for the difference.
+N environments collect unrolls of T steps under an older copy of the policy, while the learner works
+on the previous unroll; V-trace corrects for the difference between the two policies.
 
     python -m agents.impala --task Pong-v5 --seeds 1 --env-steps 1000000 --out runs/mine
 
@@ -14,26 +14,27 @@ on the unroll before; V-trace corrects for the difference.
 | acting and learning side by side      | Section 3          | `train`                          |
 | LSTM, last action and reward          | Figure 3           | `suite.nets.recurrence`          |
 
-A second thread acts and steps the simulator, with buffers and weights of its own; the two meet at
-the end of every unroll. Unroll k is collected under the weights after `k - policy_lag` unrolls, so
-no result depends on which thread is faster. Acting and learning use `num_threads` each, the
-simulator `env_threads` (or as many). Seeds are trained in turn.
+A second thread acts and steps the simulator, with buffers and weights of its own; the two threads
+meet at the end of every unroll. Unroll k is collected under the weights after `k - policy_lag`
+unrolls, so no result depends on which thread is faster. Acting and learning use `num_threads` each,
+the simulator `env_threads` (by default as many). Seeds are trained one after another.
 
 Deviations from the paper, and details it leaves open (the authors' code: scalable_agent@6c0c8a7):
-1. Actors do not run freely: an unroll is exactly `policy_lag` unrolls old when it is learned from
-   (the first ones are younger), and an update never waits for more than one unroll.
-2. The action after an end is ignored, for the simulator resets. Losses, traces and `env_steps`
-   leave such rows out. The authors' environment resets within the step.
-3. A step cut by the time limit bootstraps from the last observation's value, and the trace stops
+1. Actors do not run freely: the acting policy is exactly `policy_lag` unrolls older than the
+   learner's (less at the start), and an update never waits for more than one unroll.
+2. The step after an episode's end only resets the simulator. Losses, traces and `env_steps` leave
+   such rows out. The authors' environment resets within the step.
+3. At a time limit the return bootstraps from the last observation's value, and the trace stops
    there; with `time_limit_is_terminal` no value follows, as in experiment.py:372.
 4. `trace_lambda` multiplies the c_i alone (Remark 2), not the advantage's bootstrap.
-5. The learning rate of an update is that of the step before its unroll (as theirs is).
+5. An update uses the learning rate of the step at which its unroll began (as the authors' does).
 6. A run ends before the unroll that could exceed `env_steps`.
 7. As in the authors' code: truncated normal weights (Sonnet's) and TensorFlow's RMSprop with decay
-   0.99 (experiment.py:88, 401). The paper sums losses over rows (Table D.1).
+   0.99 (experiment.py:88, 401). Losses are sums over rows, as in the paper (Table D.1).
 8. The environment clips continuous actions; their density is that of the unclipped draw.
 9. An LSTM's state, last action and last reward are 0 when an episode begins; the authors' code
-   zeroes the state alone (experiment.py:219-221). The learner begins with an unroll's first memory.
+   zeroes the state alone (experiment.py:219-221). The learner starts from the memory with which the
+   acting policy began the unroll.
 """
 
 import math
@@ -119,8 +120,8 @@ def vtrace_from_importance_weights(
         clip_c_threshold: c bar; None: no clip.
         lambda_: factor on the c_i (Remark 2).
         trace_mask: 1 (or True) where the trace passes from t + 1 to t; 0 at an end, where target
-            and advantage take `values[t + 1]` alone: at a truncation that is the value of the last
-            observation, beside an ignored action. None: 1 everywhere.
+            and advantage bootstrap from `values[t + 1]`: after a truncation row t + 1 holds the
+            episode's last observation, with an ignored action. None: 1 everywhere.
 
     Raises:
         ValueError: for a wrong rank, shape, threshold or `lambda_`, naming the argument.
@@ -394,7 +395,7 @@ class Learner:
     network: ActorCritic
     optimiser: Optimiser
     obs_moments: RunningMoments | None
-    """Statistics that normalise observations, until the newest unroll's end; None: observations are
+    """Statistics that normalise observations, up to the newest unroll's end; None: observations are
     not normalised."""
 
 
@@ -537,7 +538,7 @@ def train(config: Config, recorder: Recorder) -> Learner:
         while session.continues(columns):
             newest = collector.result()
             session.take(newest.steps, newest.unroll.actions.cpu().numpy(), newest.seconds)
-            if lag:  # at a checkpoint the collector has nothing half done
+            if lag:  # at a checkpoint no unroll is in progress
                 collector.start(waits=session.pauses())
             if learner.obs_moments is not None and newest.obs_moments is not None:
                 learner.obs_moments.take(newest.obs_moments)

@@ -1,8 +1,8 @@
 """Proximal policy optimisation, PPO, in its clipped form (Schulman et al. 2017, arXiv:1707.06347).
 
-N environments take T steps with one policy. Minibatches of them are then learned from several times
-over; a clipped ratio of probabilities keeps the policy near the one that acted. Discrete and
-continuous actions, vectors and frames, with or without an LSTM.
+N environments take T steps with one policy. Several epochs of minibatches then learn from them; a
+clipped ratio of probabilities keeps the policy near the one that acted. Discrete and continuous
+actions, vectors and frames, with or without an LSTM.
 
     python -m agents.ppo --task CartPole-v1 --seeds 1 2 3 --env-steps 100000 --out runs/mine
 
@@ -11,25 +11,25 @@ continuous actions, vectors and frames, with or without an LSTM.
 | advantages                              | Eq. 11 and 12 | `suite.actor_critic` |
 | log-probability and entropy of actions  | Section 5     | `suite.actor_critic` |
 | clipped surrogate, value error, entropy | Eq. 7 and 9   | `losses`             |
-| what acted, and its advantages          | Algorithm 1   | `judge`              |
+| old log-probabilities, and advantages   | Algorithm 1   | `judge`              |
 | one gradient step on one minibatch      | Algorithm 1   | `update`             |
 | T steps, then K epochs of minibatches   | Algorithm 1   | `train`              |
 
-What differs from `a2c.py`: an unroll is learned from `num_epochs` times, each time in
-`num_minibatches` parts; the ratio to the policy that acted, its clip and the value's in `losses`;
-Adam; standardised advantages; a policy that moved too far ends the epochs; an LSTM.
+What differs from `a2c.py`: `num_epochs` epochs of `num_minibatches` minibatches learn from an
+unroll; `losses` clips the ratio to the policy that acted, and values; Adam; standardised
+advantages; a policy that moved too far ends the epochs; an LSTM.
 
 Deviations from the paper, and details it leaves open:
-1. The action after an end is ignored, for the simulator resets. Losses, traces, statistics and
+1. The step after an episode's end only resets the simulator. Losses, traces, statistics and
    `env_steps` leave such rows out, so minibatches differ a little in their number of valid rows.
-2. A step cut by the time limit bootstraps from the last observation's value, unless
-   `time_limit_is_terminal` says that the source does not.
-3. Learning rate and clip of an unroll's updates are those of the step before it.
+2. At a time limit the return bootstraps from the last observation's value; with
+   `time_limit_is_terminal` no value follows, as in some sources.
+3. An unroll's updates use the learning rate and the clip of the step at which it began.
 4. A run ends before the unroll that could exceed `env_steps`.
 5. The environment clips continuous actions; their density is that of the unclipped draw.
-6. Log-probabilities and values of what acted are computed in one batch when an unroll is complete.
-7. With an LSTM a minibatch holds whole environments, from the memory that acted.
-8. `max_kl` is checked after each update: the one that finds the policy too far is the last.
+6. Old log-probabilities and values are computed in one batch when an unroll is complete.
+7. With an LSTM a minibatch holds whole environments, from their memory at the start of the unroll.
+8. `max_kl` is checked after each update: the first one that exceeds it is the unroll's last.
 9. A clipped value's error is the larger of two (OpenAI Baselines); the paper does not clip values.
 """
 
@@ -101,9 +101,9 @@ def losses(
         log_ratios: log pi(a|s) of the actions taken, minus that of the policy that acted.
         entropies: of the policy at each observation.
         values: of each observation, in the units of the returns.
-        rows: what was learned from; no gradient flows through it.
+        rows: the minibatch; no gradient flows through it.
         clip: largest change of the ratio that is rewarded, epsilon.
-        clips_values: whether it bounds changes of values, too.
+        clips_values: whether the clip bounds changes of values, too.
     """
     weights = rows.valid / rows.valid.sum().clamp(min=1)
     ratios = log_ratios.exp()
@@ -140,9 +140,9 @@ class Config(UnrollConfig):
     unroll_length: Count = 128
     """Steps of every environment between two rounds of updates, T (the paper: 2,048 and 128)."""
     num_epochs: Count = 4
-    """Times that an unroll is learned from, K (the paper: 10 and 3)."""
+    """Epochs of updates on each unroll, K (the paper: 10 and 3)."""
     num_minibatches: Count = 4
-    """Updates of an epoch, each on another share of the rows; of the environments with an LSTM."""
+    """Updates of an epoch, each on a share of the rows, or with an LSTM of the environments."""
     gae_lambda: Fraction = 0.95
     """Trace decay of the advantages."""
     clip: Positive = 0.2
@@ -286,7 +286,7 @@ class Rows(NamedTuple):
 
 @torch.no_grad()
 def judge(learner: Learner, config: Config, batch: Transitions, memory: Tensor) -> Rows:
-    """Return an unroll with the log-probabilities, values and advantages of today's network.
+    """Return an unroll with the log-probabilities, values and advantages of the current network.
 
     With `value_targets` the value head's unit is the deviation of the returns before this call;
     this unroll's returns then enter the statistics.
@@ -329,7 +329,7 @@ def update(
         learner: network, optimiser and statistics; changed in place.
         config: the run's settings.
         rows: the minibatch.
-        memory: of the policy that acted, before its first step.
+        memory: of the policy that acted, before the first step.
         learning_rate: step size of this update.
         clip: largest change of a ratio that is rewarded.
 
@@ -346,7 +346,7 @@ def update(
     norm = learner.optimiser.minimise(loss, learning_rate, config.max_gradient_norm)
     with torch.no_grad():
         beyond = (log_ratios.expm1().abs() > clip).float()
-        kls = log_ratios.expm1() - log_ratios  # an estimate without bias, never below 0
+        kls = log_ratios.expm1() - log_ratios  # an unbiased estimate, never below 0
         numbers = torch.stack([kls, beyond, rows.returns, rows.returns - values]).double()
         numbers = torch.cat([numbers, numbers[2:].square()]) * rows.valid
         means = numbers.sum((1, 2)) / rows.valid.sum().clamp(min=1)

@@ -15,16 +15,16 @@ uniform replay; a temperature keeps the entropy near a target.
 | environment steps and gradient steps in turn | Algorithm 1 | `train`, `update` |
 
 Seeds are an axis: each has networks of its own, batches are `[S, B, ...]`, losses are averaged over
-B and summed over S, so the seeds of one process never touch each other.
+B and summed over S, so the seeds of one process do not affect each other.
 
 Deviations from the paper, and details it leaves open:
 1. The log-density and the target entropy are measured in [-1, 1], where the policy acts. Scaling
    to the task's bounds happens in the environment and is not corrected for.
 2. The density of a = tanh(u) is log N(u; mean, std) - sum_i log(1 - tanh(u_i)^2) (Appendix C). The
    correction is computed as 2 (log 2 - |u| - log(1 + exp(-2 |u|))), exact where it would underflow.
-3. Order: critics, actor against the updated critics, temperature on its entropy, target copies.
+3. Order: critics; actor, by the updated critics; temperature, by its entropy; target copies.
 4. Initial weights are uniform in the bounds of Glorot & Bengio (2010) with zero biases, as in the
-   authors' code; the paper does not say. `separate_heads` draws the actor's two outputs apart.
+   authors' code; the paper states none. `separate_heads` draws the actor's outputs as two layers.
 5. Warm-up, bounds of the log standard deviation and evaluation are as in nnabla_rl's reproduction.
    The temperature starts at 1, as in the authors' code, and is learned as its logarithm.
 6. A step cut by the time limit bootstraps; a termination does not.
@@ -231,7 +231,7 @@ class Learner:
     alpha_optimiser: Adam
 
     def health(self) -> dict[str, Tensor]:
-        """Return what is finite while a seed learns."""
+        """Return numbers that are finite unless a seed diverges."""
         norms = weight_norms(self.actor, self.critics)
         return {"weight_norm": norms, "alpha": self.log_alpha.exp()}
 
@@ -267,7 +267,7 @@ def make_learner(config: Config, obs_size: int, action_size: int, device: torch.
 
 
 def minimise(losses: Float[Tensor, " S"], optimiser: torch.optim.Optimizer) -> None:
-    """Make one gradient step; each seed's loss is one of its own weights alone."""
+    """Make one gradient step; each seed's loss depends on its own weights alone."""
     optimiser.zero_grad()
     losses.sum().backward()
     optimiser.step()
@@ -331,9 +331,9 @@ def _update_actor(
 
 
 def policy_of(actor: Stack, config: Config, action_size: int) -> Act:
-    """Return what maps observations `[S, N, O]` of S seeds to actions in [-1, 1], `[S, N, A]`.
+    """Return a function from S seeds' observations `[S, N, O]` to actions in [-1, 1], `[S, N, A]`.
 
-    Given each seed's stream of noise it draws from the policies; without, it returns their modes.
+    Given each seed's stream of noise, it draws from the policies; otherwise it returns the modes.
     """
 
     @torch.no_grad()

@@ -1,9 +1,9 @@
-"""Soft actor-critic as ALF has it (arXiv:1812.05905; HorizonRobotics/alf).
+"""Soft actor-critic with ALF's options (arXiv:1812.05905; HorizonRobotics/alf).
 
-Actions are continuous, discrete, or mixed: a tanh-Gaussian policy draws the continuous action c,
-critics with an output for every discrete action d judge it, and d is drawn from the softmax of
-their values over a temperature of its own. Lines are those of alf/algorithms/sac_algorithm.py, or a
-file beside it, at 23aca49; the note is docs/notes/sac_with_hybrid_action_types.rst.
+Actions are continuous, discrete or hybrid. A tanh-Gaussian policy draws the continuous action c;
+critics have an output for every discrete action d; d is drawn from the softmax of their values over
+a temperature of its own. Lines are those of alf/algorithms/sac_algorithm.py, or of a named file, at
+23aca49; docs/notes/sac_with_hybrid_action_types.rst there has the derivation.
 
     python -m agents.sac_alf --task Reacher-v4 --reward-weights 0.5 0.5 --out runs/parts
     python -m agents.sac_alf --suite hybrid --task Claw-v0 --seeds 1 2 3 --out runs/mixed
@@ -25,51 +25,54 @@ file beside it, at 23aca49; the note is docs/notes/sac_with_hybrid_action_types.
 | draws by priority, importance weights       | algorithm.py:1230-1250, 1845-1854 | `PriorityDraws`|
 | modes and draws in evaluations              | dist_utils.py:1070-1095  | `noise_or_none`         |
 
-What differs from `agents/sac.py`: discrete and mixed actions; and options, all off by default, with
-which the policy is held near a prior policy, the reward is a vector with weights, the entropy is
-paid less its running mean, replay is drawn by priority, targets reach over several steps, networks
-are recurrent, and an evaluation draws some actions. With all of them off, an update is that of
-`agents.sac` for continuous actions, under every setting of that agent. For discrete ones it is that
-of `agents.sac_discrete` read off its critics, whose learned temperature measures the entropy before
-the critics' step.
+What differs from `agents/sac.py`: discrete and hybrid actions, and options, all off by default: a
+prior policy near which the policy is held; a reward that is a weighted vector; an entropy minus its
+running mean; prioritised replay; targets over several steps; recurrent networks; evaluations that
+draw some actions. With all of them off, an update is that of `agents.sac` for continuous actions,
+under every setting of that agent. For discrete actions it is that of `agents.sac_discrete` with
+`policy = "critics"`, except that the learned temperature there uses the entropy before the critics'
+step.
 
 Seeds are an axis: each has networks of its own, batches are `[S, B, ...]`, losses are averaged over
-B and summed over S, so the seeds of one process never touch each other. Each of the D parts of the
-reward has K critics. There are C discrete actions: C is 1 where actions are continuous. Sequences
-have T steps: `[S, T * B, ...]` holds all first steps, then all second ones.
+B and summed over S, so the seeds of one process do not affect each other. Each of the D parts of
+the reward has K critics. There are C discrete actions; C is 1 where actions are continuous.
+Sequences have T steps: `[S, T * B, ...]` holds all first steps, then all second ones.
 
 Deviations from ALF, and details:
-1. ALF's `normcdf(a, b)` is the probability of [a, b], as it must be. At an episode's first step the
-   sharp part of the prior has weight 0 here, there e^-100 (prior_actor.py:135).
-2. As in ALF, every part of the reward gets the whole entropy; the actor's loss holds it once.
-3. A part with weight 0 is learned by the minimum; ALF's sign of 0 makes its next values 0.
-4. The running mean is that of log pi in s', which is paid; ALF's is that of log pi in s as well.
+1. ALF's `normcdf(a, b)` is taken as the probability of [a, b], as a density needs. At an episode's
+   first step the prior's narrow part has weight 0 here, e^-100 in ALF (prior_actor.py:135).
+2. As in ALF, every part of the reward gets the whole entropy; the actor's loss has it once.
+3. A part with weight 0 learns from the minimum over critics; in ALF its next values are 0, by the
+   sign of 0.
+4. The entropy's running mean is over s', whose entropy enters the targets; ALF's is over s as well.
 5. As in ALF, importance weights multiply the losses of critics, actor and temperatures.
-6. Priorities are a seed's own. Of a transition drawn twice the last error counts. ALF divides an
-   error by the root of 2, but at an episode's end (sac_algorithm.py:1057-1060).
+6. Each seed has its own priorities. If a transition is drawn twice, its last error counts. ALF
+   divides errors by the root of 2, except at an episode's end (sac_algorithm.py:1057-1060).
 7. The temperatures' losses have the factor alpha, as in `agents.sac`; ALF's have log alpha.
 8. Order within an update: critics, actor against the updated critics, temperatures on the entropies
-   just measured, target copies. ALF takes one gradient of all losses and draws c once (line 103);
-   its actor and temperatures learn from both states of a transition, with `reproduce_locomotion`
-   from the second alone (lines 108-113, 985-992); here from the first.
+   just measured, target copies. ALF takes one gradient of all losses and draws c once (line 103).
+   Its actor and temperatures learn from both states of a transition, with `reproduce_locomotion`
+   only from the second (lines 108-113, 985-992); here they learn from the first.
 9. Entropy and log-probability of the discrete action are expectations over its C values; ALF takes
    those of one draw (lines 606, 918), in the targets and for the temperature.
-10. As in ALF, the discrete policy reads the online critics, in the targets as well, and gives the
-    actor no gradient (line 803): the best policy for these very critics has none.
-11. Target entropies are a share of log C, and a number per dimension in [-1, 1]. ALF states the
-    probability of all choices but the best, and a share of the range (dist_utils.py:1334-1360).
-12. The deterministic policy takes tanh(mean) and the best discrete action there. ALF's draws with
-    the probability `epsilon_greedy`, 0 by default (config.py:50); here the rule `sampled` does.
+10. As in ALF, the discrete policy uses the online critics, also in the targets, and gives the actor
+    no gradient (line 803): the best policy for these critics has none.
+11. Target entropies are a share of log C, and a number per dimension in [-1, 1]. ALF sets them by
+    the probability of all choices but the best, and by a share of the range
+    (dist_utils.py:1334-1360).
+12. The deterministic policy takes tanh(mean) and the best discrete action for it. ALF's draws with
+    probability `epsilon_greedy`, 0 by default (config.py:50); here the rule `sampled` does so.
 13. Actions before the first update are uniform, in ALF only with `reproduce_locomotion` (line 630).
     All else is as in `agents.sac`, numbers 1, 2, 4 to 7.
-14. Sequences begin anywhere and end with their episode or the newest transition; ALF draws whole
-    ones, T + 1 steps long, and skips losses at an episode's last step. As in ALF, nothing corrects
-    for older policies, and the critics learn at every step.
-15. Without `reward_weights` the reward is learned as one; ALF's None is for a vector of rewards a
-    weight of 1 for each part (rl_algorithm.py:209-223): give these ones here.
-16. Memories of LSTMs begin a sequence with 0, as in ALF without `use_rollout_state`, its default.
-    As there, the critics' loss remembers actions of replay, all else fresh ones; gradients pass
-    through time, but dQ/da does not (lines 808, 847-861). Play remembers from the warm-up's end on.
+14. Sequences begin anywhere and end with their episode or the newest transition. ALF's have exactly
+    T + 1 steps, and losses skip an episode's last step. As in ALF, nothing corrects for older
+    policies, and the critics learn at every step.
+15. Without `reward_weights` the reward is learned as one. In ALF None means a weight of 1 for each
+    part (rl_algorithm.py:209-223); give these ones here.
+16. LSTMs start a sequence with memory 0, as in ALF without `use_rollout_state`, its default. As
+    there, in the critics' loss memories come from replayed actions, elsewhere from fresh ones;
+    gradients pass through time, but dQ/da does not (lines 808, 847-861). Acting keeps memory from
+    the end of the warm-up on.
 """
 
 import copy
@@ -136,9 +139,9 @@ def choice_log_probs(q_values: SBC, choice_alpha: S) -> SBC:
 def same_action_log_probs(actions: SBA, previous: Previous, probability: float, noise: float) -> SB:
     """Return the log-density of actions in [-1, 1] under a policy that repeats the previous one.
 
-    Each dimension is a mixture of two truncated normals: one around 0, with the range 2 as its
-    deviation, and with `probability`, if there is a previous action, one around that, with `noise`
-    times the range.
+    Each dimension is a mixture of two truncated normals: a wide one around 0, whose deviation is
+    the range 2, and, with weight `probability` unless the step is an episode's first, a narrow one
+    around the previous action, whose deviation is `noise` times the range.
     """
     centres, is_first = previous[..., :-1], previous[..., -1:] > 0
     sharp_weights = torch.where(is_first, 0.0, probability)
@@ -169,8 +172,8 @@ def q_targets(
 ) -> SDB:
     """Return soft Bellman targets r_d + gamma (E_d[min_k Q_kd(s', c', d)] + entropy) (Eqs. 2, 3).
 
-    The values are the target copies', at actions of the current policy, and the entropy is what is
-    paid for these: -alpha times the log ratio, for both actions. A time limit bootstraps.
+    The values are the target copies', at actions of the current policy; the entropy is that of
+    these actions: -alpha times the log ratio, summed over c and d. A time limit bootstraps.
     """
     return rewards + gamma * (1 - terminations)[:, None] * (next_values + next_entropies[:, None])
 
@@ -199,9 +202,9 @@ def critic_loss(
 ) -> tuple[S, SB]:
     """Return the squared soft Bellman residual, and errors for priorities.
 
-    The loss is halved, averaged over D, over the steps of a sequence that count and, with
-    importance weights, over B, and summed over K. An error is the root of a sequence's squared
-    residuals, averaged and summed as these.
+    The loss is halved, averaged over D, over the steps of a sequence that count and (with
+    importance weights) over B, and summed over K. An error is the root of a sequence's squared
+    residual, averaged over D and steps and summed over K.
     """
     squares = (q_values - targets[:, None]).square().mean(2).sum(1)  # [S, T B]
     squares = (squares.unflatten(1, counts.shape[1:]) * counts).sum(1) / counts.sum(1)  # [S, B]
@@ -211,7 +214,8 @@ def critic_loss(
 def actor_loss(ratios: SB, values: SB, alpha: S, weights: SB) -> S:
     """Return the mean of alpha_c log ratio_c - V_d(s, c) at reparametrised c.
 
-    V_d is the expectation over discrete actions of their weighted values, and of the entropy's.
+    V_d is the expectation over discrete actions of their weighted values, plus alpha_d times their
+    entropy.
     """
     return (weights * (alpha[:, None] * ratios - values)).mean(-1)
 
@@ -231,10 +235,10 @@ class Config(sac.Config):
     target_entropy_share: Rate = 0.3
     """Target entropy of the discrete action as a share of log C, that of the uniform policy."""
     normalise_entropy: bool = False
-    """Pay the entropy less its running mean, so that a longer episode earns no more of it."""
+    """Subtract the entropy's running mean from it, so that longer episodes earn no more of it."""
     prior: Literal["none", "uniform", "same_action"] = "none"
-    """Policy near which that of the continuous action is held; `same_action` mostly repeats the
-    previous one. With a prior `target_entropy_per_action` is unused."""
+    """Policy near which the policy of the continuous action is held; `same_action` mostly repeats
+    the previous action. With a prior `target_entropy_per_action` is unused."""
     target_kl_per_action: float = 3.0
     """Target divergence from the prior in nats per action dimension."""
     same_action_prob: Annotated[float, Range("[0, 1]")] = 0.9
@@ -242,7 +246,7 @@ class Config(sac.Config):
     same_action_noise: Positive = 0.1
     """Standard deviation of the repeated action as a share of the range of actions."""
     reward_weights: tuple[float, ...] | None = None
-    """Learn the parts of the reward, with these weights; None: learn the reward, undivided."""
+    """Learn the parts of the reward, with these weights; None: learn the reward as a whole."""
     td_steps: Count = 1
     """Transitions over which the critics' targets reach, T: ALF's `mini_batch_length` less 1."""
     td_lambda: Fraction = 0.95
@@ -250,7 +254,7 @@ class Config(sac.Config):
     lstm_size: Whole = 0
     """Units of an LSTM before every network's last layer, trained on all T steps; 0: none."""
     evaluation_epsilon: Fraction = 1.0
-    """Probability of drawing an action in evaluations by the rule `sampled`, or taking its mode."""
+    """Probability that an evaluation by the rule `sampled` draws an action, not its mode."""
     prioritised_replay: bool = False
     """Draw transitions by their last error instead of uniformly."""
     priority_exponent: NotNegative = 0.7
@@ -362,7 +366,7 @@ class Learner:
         return {**named, "log_alphas": self.log_alphas.detach()[:, [seed]]}
 
     def health(self) -> dict[str, Tensor]:
-        """Return what is finite while a seed learns."""
+        """Return numbers that are finite unless a seed diverges."""
         norms = weight_norms(*(each for each in (self.critics, self.actor) if each is not None))
         choice_alpha, alpha = self.log_alphas.exp()
         return {"weight_norm": norms, "choice_alpha": choice_alpha, "alpha": alpha}
@@ -416,7 +420,7 @@ def make_learner(config: Config, spaces: Spaces, device: torch.device) -> Learne
 
 # Same in: sac.py
 def minimise(losses: Float[Tensor, " S"], optimiser: torch.optim.Optimizer) -> None:
-    """Make one gradient step; each seed's loss is one of its own weights alone."""
+    """Make one gradient step; each seed's loss depends on its own weights alone."""
     optimiser.zero_grad()
     losses.sum().backward()
     optimiser.step()
@@ -440,9 +444,9 @@ def make_targets(
     noise: Float[Tensor, "S NB A"],
     num_updates: int,
 ) -> Float[Tensor, "S D TB"]:
-    """Return the critics' targets at fresh actions in s'; an option moves the running means.
+    """Return the critics' targets at fresh actions in s'; with an option, update the running means.
 
-    With an LSTM memories begin at the first s, and hold fresh actions from there on.
+    With an LSTM memories begin at the first s, and come from fresh actions after it.
     """
     rewards, taken = batch.extras[..., : config.num_parts], batch.obs_actions
     taken, alphas = taken[..., taken.shape[-1] - noise.shape[-1] :], learner.log_alphas.exp()
@@ -491,7 +495,7 @@ def update(
         config: the run's settings.
         batch: transitions, `[S, T * B]`, those drawn first; with choices, their actions begin with
             the choice's number; their extras are the parts of the reward, and the previous action.
-        weights: importance weights of those drawn.
+        weights: importance weights of the transitions drawn.
         noise: standard normal draws, `[.., S, B, A]`: T for the targets, with an LSTM T + 1, then
             `config.policy_steps` for each update of the policy.
         num_updates: updates made before this one, which the periods count.
@@ -599,7 +603,7 @@ def act(
         config: the run's settings.
         obs: observations of each seed's environments.
         streams: each seed's noise, to draw from its policy; None: the policies' modes.
-        epsilon: probability of a draw; else an action is the mode, discrete and continuous apart.
+        epsilon: probability of a draw, otherwise the mode; independent for discrete and continuous.
         memory: what networks with an LSTM remember; None: the episodes begin.
     """
     memory = memory or StackMemory()

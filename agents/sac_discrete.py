@@ -1,8 +1,8 @@
 """Soft actor-critic for discrete actions (Christodoulou 2019, arXiv:1910.07207).
 
-K critics learn the soft value of every action from uniform replay, a temperature keeps the
+K critics learn the soft value of every action from uniform replay, and a temperature keeps the
 policy's entropy near a share of log |A|. The policy is a network that maximises the expected soft
-value, or is read off the critics as softmax(Q / alpha), as ALF does.
+value, or, as in ALF, it is softmax(Q / alpha) of the critics.
 
     python -m agents.sac_discrete --task CartPole-v1 --seeds 1 2 3 --env-steps 50000 --out runs/mine
 
@@ -16,21 +16,21 @@ value, or is read off the critics as softmax(Q / alpha), as ALF does.
 | temperature objective                           | Eq. 11      | `alpha_loss`      |
 | environment steps and gradient steps in turn    | Algorithm 1 | `train`, `update` |
 
-What differs from `agents/sac.py`: the expectation over actions is a sum, so nothing is drawn in an
-update; critics have an output for each action; steps, frames too, lie in `StepReplay`.
+What differs from `agents/sac.py`: the expectation over actions is a sum, so an update draws no
+actions; critics have an output for each action; `StepReplay` holds steps, of frames as well.
 
 Seeds are an axis: each has networks of its own, batches are `[S, B, ...]`, losses are averaged over
-B and summed over S, so the seeds of one process never touch each other.
+B and summed over S, so the seeds of one process do not affect each other.
 
 Deviations from the paper, and details it leaves open:
-1. With `policy = "critics"` the policy is the one that Eq. 12 would reach, softmax(Q / alpha), and
-   there is no actor loss. ALF weighs a drawn action's entropy; here it is a sum over actions.
+1. With `policy = "critics"` the policy is the optimum of Eq. 12, softmax(Q / alpha), without an
+   actor loss. Its entropy is a sum over actions; ALF estimates it by one drawn action.
 2. Order within an update: critics, then the actor against the updated critics, then the
    temperature on the entropy before either step, then the target copies.
-3. Weights are drawn as He et al. (2015) do, as in the author's code; biases are 0, there torch's.
-4. Frames pass through the layers of DQN (Nature 2015); actor and critics share none.
+3. Initial weights are He et al.'s (2015), as in the author's code; biases are 0, there torch's.
+4. Frames pass through the layers of DQN (Nature 2015); actor and critics share no layers.
 5. A lost life is a termination in games, but not under the protocol `sticky`.
-6. Replay counts its capacity in observations; the last one of an episode is one more.
+6. Replay's capacity counts observations: the steps, and one more at the end of each episode.
 7. Actions are drawn by Gumbel noise. All else is as in `agents/sac.py`, numbers 6 and 7.
 """
 
@@ -137,7 +137,7 @@ def alpha_loss(log_alpha: S, entropy: S, target_entropy: float, factor_of: str =
 
 @dataclass(frozen=True, kw_only=True)
 class Config(OffPolicyConfig):
-    """Every setting of a run; the defaults: the paper's equations, its author's numbers."""
+    """Every setting of a run; defaults follow the paper's equations and its author's code."""
 
     task: str = "Pong-v5"
     """Name of a task with discrete actions."""
@@ -162,9 +162,9 @@ class Config(OffPolicyConfig):
     alpha_learning_rate: Rate = 3e-4
     """Adam step size of the log temperature."""
     adam_epsilon: Positive = 1e-8
-    """Keeps Adam's steps finite where gradients are small; of all three."""
+    """Keeps Adam's steps finite where gradients are small, in all three optimisers."""
     weight_decay: Fraction = 0.0
-    """Share of all that is learned that a step removes, times the learning rate (AdamW)."""
+    """Weight decay of all three optimisers, decoupled from the gradient (AdamW)."""
     max_gradient_norm: Positive | None = None
     """Largest Euclidean norm of the gradient of each network; None: not clipped."""
     initial_alpha: Positive = 1.0
@@ -254,7 +254,7 @@ class Learner:
         return {**networks.all_weights_of(seed), "temperature": log_temperature[[seed]].exp()}
 
     def health(self) -> dict[str, Tensor]:
-        """Return what is finite while a seed learns."""
+        """Return numbers that are finite unless a seed diverges."""
         norms = weight_norms(*(each for each in (self.critics, self.actor) if each is not None))
         return {"weight_norm": norms, "alpha": self.log_alpha.exp()}
 
@@ -326,7 +326,7 @@ def update(
     """
     alpha = learner.log_alpha.detach().exp()  # [S]
     networks, log_temperature = learner.acting
-    temperature = log_temperature.exp()  # of before this update
+    temperature = log_temperature.exp()  # the one before this update
     how, bound = config.q_of_critics, config.max_gradient_norm
     with torch.no_grad():
         preferences = combine(networks(batch.next_obs), how)  # an actor's are its logits

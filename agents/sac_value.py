@@ -1,8 +1,8 @@
 """Soft actor-critic with a state-value network (Haarnoja et al. 2018, arXiv:1801.01290).
 
-The first SAC paper: a tanh-Gaussian policy maximises reward plus entropy, whose weight is fixed by
-the scale of the rewards; a network V learns soft state values, K critics learn soft action values
-from V's slow copy, all from uniform replay.
+The first SAC paper: a tanh-Gaussian policy maximises reward plus entropy, and the scale of the
+rewards fixes the weight of the entropy. A network V learns soft state values, K critics learn soft
+action values from V's slow copy; all learn from uniform replay.
 
     python -m agents.sac_value --task HalfCheetah-v4 --seeds 1 2 3 --env-steps 1000000 --out runs/v
 
@@ -17,11 +17,11 @@ from V's slow copy, all from uniform replay.
 | temperature objective of 1812.05905, option  | its Eq. 18  | `alpha_loss`      |
 | environment steps and gradient steps in turn | Algorithm 1 | `train`, `update` |
 
-What differs from `agents/sac.py`, the second paper: V and its slow copy replace the critics',
-the temperature is the inverse of `reward_scale` unless it is learned, and there are fewer options.
+What differs from `agents/sac.py`, the second paper: V's slow copy replaces the critics' copies, the
+temperature is the inverse of `reward_scale` unless it is learned, and there are fewer options.
 
 Seeds are an axis: each has networks of its own, batches are `[S, B, ...]`, losses are averaged over
-B and summed over S, so the seeds of one process never touch each other.
+B and summed over S, so the seeds of one process do not affect each other.
 
 Deviations from the paper, and details it leaves open:
 1. Order within an update: V, critics, then the actor against the updated critics, then V's slow
@@ -30,9 +30,9 @@ Deviations from the paper, and details it leaves open:
 2. The actor's loss has the minimum over critics, as the text of Section 4.2 says; in the authors'
    code it is the first critic alone.
 3. Initial weights are uniform in the bounds of Glorot & Bengio (2010) with zero biases, as in
-   nnabla_rl's reproduction; the paper does not say. The actor's last layer is drawn as one.
+   nnabla_rl's reproduction; the paper states none. The actor's last layer is drawn as one.
 4. Bounds of the log standard deviation, evaluation and warm-up (`BY_TASK`) are as in nnabla_rl's
-   reproduction. The paper scores one episode every 1,000 steps. The authors' code has as many
+   reproduction. The paper scores one episode every 1,000 steps. The authors' code takes as many
    random actions, but learns from step 1,000 on (haarnoja/sac@8258e33:sac/algos/base.py:96-100).
 5. The policy may be updated less often than V and critics (`policy_period`); the paper does not.
    All else is as in `agents/sac.py`, numbers 1, 2, 6 and 7.
@@ -231,7 +231,7 @@ class Learner:
     alpha_optimiser: Adam
 
     def health(self) -> dict[str, Tensor]:
-        """Return what is finite while a seed learns."""
+        """Return numbers that are finite unless a seed diverges."""
         norms = weight_norms(self.actor, self.critics, self.value)
         return {"weight_norm": norms, "alpha": self.log_alpha.exp()}
 
@@ -268,7 +268,7 @@ def make_learner(config: Config, obs_size: int, action_size: int, device: torch.
 
 # Same in: sac.py
 def minimise(losses: Float[Tensor, " S"], optimiser: torch.optim.Optimizer) -> None:
-    """Make one gradient step; each seed's loss is one of its own weights alone."""
+    """Make one gradient step; each seed's loss depends on its own weights alone."""
     optimiser.zero_grad()
     losses.sum().backward()
     optimiser.step()
