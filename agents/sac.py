@@ -28,8 +28,7 @@ Deviations from the paper, and details it leaves open:
 5. Warm-up, bounds of the log standard deviation and evaluation are as in nnabla_rl's reproduction.
    The temperature starts at 1, as in the authors' code, and is learned as its logarithm.
 6. A step cut by the time limit bootstraps; a termination does not.
-7. The update ratio counts transitions: `num_envs` environments make `update_ratio * num_envs`
-   updates per vector step.
+7. The update ratio counts transitions: a vector step has `update_ratio * num_envs` updates.
 """
 
 import copy
