@@ -14,6 +14,7 @@ from reproduce.judge.aggregates import (
     human_scores,
     improvements,
     normalise,
+    over_tasks,
     reference_scores,
     suite_summary,
     times_to_score,
@@ -159,7 +160,7 @@ def write_tables(
         figures.draw_curves(drawn, said, directory, "curves_by_time", unit, "wall_time")
     if len(tables["throughput"]):
         figures.draw_throughput(tables["throughput"], directory)
-    figures.draw_over_tasks(tables, directory)
+    figures.draw_over_tasks(over_tasks(tables), directory)
     scores = (tables["scores"], tables["reference_scores"], verdicts)
     figures.draw_scores(frames.final_scores(*scores, credits), score_remarks(rows), directory)
     write_page(directory)

@@ -23,6 +23,10 @@ COLUMNS = ("task", "probability", "ci_low", "ci_high", "num_seeds", "num_runs")
 TIMES_COLUMNS = ("task", "seed", "share", "score", "env_steps", "wall_seconds")
 SHARES = (0.5, 0.9)
 """Of the way from the zero of the scale to the reference, to which times are taken."""
+LEAST = 3
+"""Tasks of which a statistic says more than their rows."""
+WIDEST = (-1.0, 3.0)
+"""Ends of the axis of normalised scores: what lies beyond is drawn at an end."""
 
 Scores = Sequence[Float[np.ndarray, "*resamples _"]]
 """One array per task, seeds last; the seeds' axis may differ between tasks."""
@@ -184,14 +188,19 @@ def suite_summary(
         ]
     rows = []
     for name, table, statistic in aggregates:
-        counted = table.dropna(subset="normalised_score").groupby("task", sort=False)
-        runs = [of_task.to_numpy(np.float64) for _, of_task in counted["normalised_score"]]
+        runs = _runs(table)
         interval = Interval(math.nan, math.nan, math.nan)
         if runs:
             interval = stratified_bootstrap(runs, statistic, seed=0)
         sizes = {"num_tasks": len(runs), "num_seeds": sum(map(len, runs))}
         rows.append({"statistic": name} | interval._asdict() | sizes)
     return pd.DataFrame(rows)
+
+
+def _runs(scores: pd.DataFrame) -> Scores:
+    """Return the normalised scores of each task that has any."""
+    counted = scores.dropna(subset="normalised_score").groupby("task", sort=False)
+    return [of_task.to_numpy(np.float64) for _, of_task in counted["normalised_score"]]
 
 
 def reference_scores(scales: Mapping[str, Scale]) -> pd.DataFrame:
@@ -245,3 +254,83 @@ def times_to_score(curves: pd.DataFrame, scales: Mapping[str, Scale]) -> pd.Data
             when = (first.get(name, math.nan) for name in TIMES_COLUMNS[-2:])
             rows.append((task, seed, share, score, *when))
     return pd.DataFrame(rows, columns=list(TIMES_COLUMNS))
+
+
+def median_times(times: pd.DataFrame) -> pd.DataFrame:
+    """Return a row for each task and share of `times.csv`, with the median of its seeds' seconds.
+
+    A seed that did not get there counts as later than all others, so the median is NaN where fewer
+    than half did.
+    """
+    groups = times.assign(late=times["wall_seconds"].fillna(np.inf))
+    groups = groups.groupby(["task", "share", "score"], sort=False)
+    found = groups["wall_seconds"].agg(num_reached="count", num_seeds="size", fastest="min")
+    found["slowest"] = groups["wall_seconds"].max()
+    found["median"] = groups["late"].median().replace(np.inf, np.nan)
+    return found.reset_index()
+
+
+def over_tasks(tables: Mapping[str, pd.DataFrame]) -> dict[str, pd.DataFrame]:
+    """Return what a grid's tables say of `LEAST` tasks or more, by the name of its figure.
+
+    Rows have an estimate (or probability), the ends of its interval, and a role, ours or judge.
+    """
+    found = {"efficiency": efficiency(tables["curves"], tables["verdicts"])}
+    if sides := sides_of(tables["scores"], tables["reference_scores"]):
+        summaries = [suite_summary(side, {}).assign(role=role) for role, side in sides.items()]
+        found |= {"profile": profile(sides), "aggregates": pd.concat(summaries, ignore_index=True)}
+    if len(tables["improvement"]) > LEAST:  # the last row is their mean
+        found["improvement"] = tables["improvement"].assign(role="ours")
+    return {name: rows for name, rows in found.items() if len(rows)}
+
+
+def sides_of(scores: pd.DataFrame, reference_scores: pd.DataFrame) -> dict[str, pd.DataFrame]:
+    """Return the rows of tasks of which we have several normalised scores, by role.
+
+    The reference is a side only with several of all these tasks. Fewer than `LEAST` have none.
+    """
+    counted = (table.dropna(subset="normalised_score") for table in (scores, reference_scores))
+    ours, theirs = (table[table.duplicated("task", keep=False)] for table in counted)
+    tasks = set(ours["task"])
+    if len(tasks) < LEAST:
+        return {}
+    theirs = theirs[theirs["task"].isin(tasks)]
+    return {"ours": ours} | ({"judge": theirs} if set(theirs["task"]) == tasks else {})
+
+
+def profile(sides: Mapping[str, pd.DataFrame]) -> pd.DataFrame:
+    """Return the share of runs above each normalised score, every task weighing the same."""
+    scores = pd.concat(side["normalised_score"] for side in sides.values())
+    low, high = np.clip([min(scores.min(), 0.0), scores.max()], *WIDEST)
+    points = np.linspace(low, high, 101)
+    parts = []
+    for role, side in sides.items():
+        above = [(runs[:, None] > points).astype(np.float64) for runs in _runs(side)]
+        band = stratified_band(above, mean_score, seed=0)
+        parts.append(pd.DataFrame({"role": role, "x": points, **band._asdict()}))
+    return pd.concat(parts, ignore_index=True)
+
+
+def efficiency(curves: pd.DataFrame, verdicts: pd.DataFrame) -> pd.DataFrame:
+    """Return the IQM of normalised returns over the share of the planned steps.
+
+    It stands only where every run of every task was measured. Empty of fewer than `LEAST` tasks
+    that have a scale and several runs, or without two such points.
+    """
+    names = ["task", "zero_score", "reference_mean", "env_steps"]
+    planned = verdicts[names].rename(columns={"env_steps": "planned"})
+    rows = curves.drop_duplicates(["task", "seed", "env_steps"], keep="last")
+    rows = rows.merge(planned, on="task")
+    steps, returns, zero, mean, end = (
+        rows[name].astype(np.float64)
+        for name in ("env_steps", "mean_return", "zero_score", "reference_mean", "planned")
+    )
+    rows = rows.assign(share=(steps / end).round(4), value=(returns - zero) / (mean - zero))
+    rows = rows[(mean > zero) & (rows.groupby("task")["seed"].transform("nunique") > 1)]
+    values = rows.groupby(["share", "task", "seed"], sort=False)["value"].mean()
+    shared = values.unstack(["task", "seed"], sort=False).dropna().sort_index()
+    if rows["task"].nunique() < LEAST or len(shared) < 2:
+        return pd.DataFrame()
+    runs = [own.to_numpy() for _, own in shared.T.groupby(level="task", sort=False)]
+    band = stratified_band(runs, iqm, seed=0)
+    return pd.DataFrame({"role": "ours", "x": shared.index, **band._asdict()})

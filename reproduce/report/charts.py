@@ -1,7 +1,7 @@
 """Charts that answer to the reader, drawn by plotly express from the frames of `frames`.
 
 A function here returns plotly figures, and `fragment` the HTML of one. A page needs two scripts
-once, `library()` and `script()`; nothing is asked of a network. Names come from files and are
+once, plotly's own and `script()`; nothing is asked of a network. Names come from files and are
 hostile: plotly reads a little markup in texts, so every text of a frame is escaped.
 """
 
@@ -17,27 +17,19 @@ import plotly.express as px
 import plotly.io as pio
 from plotly.graph_objects import Figure
 from plotly.io.json import to_json_plotly
-from plotly.offline import get_plotlyjs
 
-from reproduce.report import figures, frames
-from reproduce.report.figures import LEAST
+from reproduce.report import frames
 from reproduce.words import number, visible
 
 TEMPLATES = Path(__file__).parent / "templates"
 PANEL, ROW, BESIDE = 330, 46, 100
 """Pixels of a panel of curves, of a row of scores, and of what stands above and below them."""
-ROLES = {"ours": frames.OURS[0], "judge": frames.JUDGE[0]}
 IMPROVED = "P(ours > reference), with 95 % of its resamples"
-
-
-def library() -> str:
-    """Return plotly's own script, of the installed package: 4.8 MB, which go into a page once."""
-    return get_plotlyjs()
 
 
 @functools.cache
 def script() -> str:
-    """Return the script that draws the fragments of a page; it comes after them and `library`."""
+    """Return the script that draws the fragments of a page; it comes after them and plotly's."""
     names = {"light": "plotly_white", "dark": "plotly_dark"}
     themes = {theme: pio.templates[name].to_plotly_json() for theme, name in names.items()}
     own = (TEMPLATES / "charts.js").read_text(encoding="utf-8")
@@ -107,36 +99,21 @@ def scores_charts(scores: pd.DataFrame) -> list[Figure]:
     return drawn
 
 
-def profile_chart(scores: pd.DataFrame) -> tuple[Figure | None, str]:
-    """Return the performance profiles of a frame `SCORES`, and what they leave out.
-
-    The share of runs above each normalised score, averaged over tasks (Agarwal et al. 2021). It
-    needs `LEAST` tasks with several seeds; the reference's, several single runs of all these tasks.
-    """
-    runs = scores[(scores["kind"] == "run") & (scores["axis"] == frames.NORMALISED)]
-    runs = runs.groupby(["role", "task"]).filter(lambda rows: len(rows) > 1)
-    tasks = runs.loc[runs["role"] == "ours", "task"].unique()
-    if len(tasks) < LEAST:
-        return None, "A performance profile needs three tasks with a scale and several seeds."
-    runs = runs[runs["task"].isin(tasks)]
-    runs = runs.groupby("role").filter(lambda rows: rows["task"].nunique() == len(tasks))
-    runs = runs.assign(weight=1 / runs.groupby(["role", "task"])["value"].transform("size"))
-    options = {"color": "role", "ecdfmode": "complementary", "color_discrete_map": ROLES}
-    figure = px.ecdf(runs, x="value", y="weight", height=400, **options)
-    figure.update_xaxes(title="normalised score").update_yaxes(title="share of runs above it")
-    without = [task for task in scores["task"].unique() if task not in tasks]
-    said = [f"Left out: {', '.join(without)} (no scale, or one seed)."] * bool(without)
-    said += ["The reference's needs single runs of all these tasks."] * (runs["role"].nunique() < 2)
-    return figure, " ".join(said)
+def profile_chart(profile: pd.DataFrame) -> Figure:
+    """Return the performance profile of each side with its band (Agarwal et al. 2021)."""
+    labels = {"x": "normalised score", "value": "share of runs above it"}
+    rows, look = frames.over_tasks(profile), {"labels": labels, "height": 400}
+    figure = _lines(rows, x="x", y="value", band="95 % of the resamples", **look)
+    return figure.update_xaxes(hoverformat=".3~r").update_layout(hovermode="x unified")
 
 
 def improvement_charts(improvement: pd.DataFrame) -> list[Figure]:
-    """Return the probability of improvement of each task, and the mean of `LEAST` or more."""
-    rows = figures.improvement(improvement)
+    """Return the probability of improvement of each task and its mean."""
+    rows = frames.over_tasks(improvement.assign(role="ours"))
     counts = zip(rows["num_seeds"].map(number), rows["num_runs"].map(number), strict=True)
     seeds = [f"of {ours} runs against {theirs}" for ours, theirs in counts]
-    rows = rows.assign(source="ours", kind="mean", axis=IMPROVED, seed=seeds, task=rows["label"])
-    return scores_charts(frames.checked(rows.assign(score=rows["value"]), frames.SCORES))
+    rows = rows.assign(axis=IMPROVED, seed=seeds, task=rows["label"], score=rows["value"])
+    return scores_charts(frames.checked(rows, frames.SCORES))
 
 
 def throughput_charts(throughput: pd.DataFrame) -> list[Figure]:
@@ -144,11 +121,9 @@ def throughput_charts(throughput: pd.DataFrame) -> list[Figure]:
     rows = throughput.assign(source=throughput["device"].fillna("unknown"), role="ours", kind="run")
     rows["value"] = rows["score"] = rows["env_steps_per_second"]
     rows = rows.assign(axis="environment steps per second", lower=None, upper=None)
-    named = _escaped(rows.rename(columns={f"{part}_share": part for part in frames.PARTS}))
-    shares = named.groupby(["task", "source"], sort=False)[list(frames.PARTS)].mean().reset_index()
-    shares = shares.melt(["task", "source"], var_name="part")
+    shares = _escaped(frames.mean_shares(rows, ["task", "source"]))
     options: Any = {"color": "part", "color_discrete_map": frames.PARTS, "pattern_shape": "source"}
-    figure = px.bar(shares, x="value", y="task", **options).update_xaxes(tickformat=".0%")
+    figure = px.bar(shares, x="share", y="task", **options).update_xaxes(tickformat=".0%")
     figure = _rows(figure, "share of wall time", shares["task"].nunique())
     return [*scores_charts(frames.checked(rows, frames.SCORES)), figure]
 
@@ -170,13 +145,13 @@ def fragment(figure: Figure) -> markupsafe.Markup:
     return markupsafe.Markup(text).format(figure.layout.height, data)
 
 
-def _lines(frame: pd.DataFrame, x: str, y: str, **options: Any) -> Figure:
+def _lines(frame: pd.DataFrame, x: str, y: str, band: str = "± std", **options: Any) -> Figure:
     """Return lines of means, thin ones of seeds, and areas between lower and upper."""
     colours, dashes = frames.looks(frame)
     bands = frame.dropna(subset="lower").assign(kind="band")
     ends = [bands.assign(**{y: bands["upper"]}), bands.iloc[::-1].assign(**{y: bands["lower"]})]
     rows = pd.concat([*ends, frame])
-    parts = {"seed": ": each seed", "band": ": ± std", "mean": ""}
+    parts = {"seed": ": each seed", "band": f": {band}", "mean": ""}
     rows["line"] = rows["source"] + rows["kind"].map(parts)
     rows["colour"], rows["dash"] = rows["source"].map(colours), rows["source"].map(dashes)
     rows = _escaped(rows)

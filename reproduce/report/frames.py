@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from reproduce.judge.aggregates import WIDEST
 from suite.base.errors import UsageError
 from suite.envs.tasks import possible_returns
 
@@ -27,8 +28,6 @@ are on the axis that is named. The ends are our deciding interval, or the refere
 
 NORMALISED = "normalised score (0 nothing learned, 1 reference, dashed: margin; -1, 3: and beyond)"
 """The axis that tasks share whose reference lies above the zero of the scale."""
-WIDEST = (-1.0, 3.0)
-"""Ends of that axis: what lies beyond is drawn at an end; `score` stays as it is."""
 OURS = ("#0173B2", "#8E6CCB", "#00899C", "#A07400", "#C0587E", "#6B7280")
 JUDGE = ("#D55E00", "#A0722A", "#9B6FD0")
 OTHERS = ("#029E73", "#CC78BC", "#949494", "#2E8B9A")
@@ -36,6 +35,8 @@ OTHERS = ("#029E73", "#CC78BC", "#949494", "#2E8B9A")
 DASHES = ("dash", "dot", "dashdot", "longdash")
 PARTS = {"environment": "#0173B2", "acting": "#029E73", "learning": "#D55E00", "other": "#949494"}
 """Of a run's wall time, with their colours."""
+LABELS = {"": "all tasks", "iqm": "IQM", "optimality_gap": "optimality gap"}
+"""What is written beside a mean over tasks."""
 NOTHING: Mapping[str, Any] = MappingProxyType({})
 
 Credits = Mapping[str, Mapping[str, str]]
@@ -210,15 +211,16 @@ def final_scores(
     return checked(frame.drop(columns=["lower", "upper"]).join(ends), SCORES)
 
 
-def median_times(times: pd.DataFrame) -> pd.DataFrame:
-    """Return a row for each task and share of `times.csv`, with the median of its seeds' seconds.
+def over_tasks(rows: pd.DataFrame) -> pd.DataFrame:
+    """Return rows of `judge.aggregates.over_tasks` with the names of these frames, and a label."""
+    names = {"estimate": "value", "probability": "value", "ci_low": "lower", "ci_high": "upper"}
+    names |= {"statistic": "label", "task": "label"}
+    rows = rows.rename(columns=names).fillna({"label": ""}).replace({"label": LABELS})
+    return rows.assign(source=rows["role"].replace("judge", "reference"), kind="mean", seed="")
 
-    A seed that did not get there counts as later than all others, so the median is NaN where fewer
-    than half did.
-    """
-    groups = times.assign(late=times["wall_seconds"].fillna(np.inf))
-    groups = groups.groupby(["task", "share", "score"], sort=False)
-    found = groups["wall_seconds"].agg(num_reached="count", num_seeds="size", fastest="min")
-    found["slowest"] = groups["wall_seconds"].max()
-    found["median"] = groups["late"].median().replace(np.inf, np.nan)
-    return found.reset_index()
+
+def mean_shares(throughput: pd.DataFrame, by: list[str]) -> pd.DataFrame:
+    """Return the mean share of wall time of each of `PARTS`, a row each."""
+    parts = {f"{part}_share": part for part in PARTS}
+    means = throughput.rename(columns=parts).groupby(by, sort=False)[list(PARTS)].mean()
+    return means.reset_index().melt(by, var_name="part", value_name="share")

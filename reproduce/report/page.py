@@ -18,9 +18,11 @@ from urllib.parse import quote
 import jinja2
 import pandas as pd
 from markupsafe import Markup
+from plotly.offline import get_plotlyjs
 
+from reproduce.judge.aggregates import LEAST, median_times, profile, sides_of
 from reproduce.report import charts, frames
-from reproduce.report.figures import LEAST
+from reproduce.report.figures import KINDS, OVER_TASKS
 from reproduce.report.tables import COLUMNS, read_report, read_table, records, verdict_rows
 from reproduce.report.words import (
     explain,
@@ -46,13 +48,12 @@ SECTIONS = {
 """Identifiers of the page's parts, with their names in its list of parts."""
 TEMPLATES = Path(__file__).parent / "templates"
 ASSETS = {
-    "plotly.min.js": charts.library,
+    "plotly.min.js": get_plotlyjs,
     "charts.js": charts.script,
     "page.js": lambda: (TEMPLATES / "page.js").read_text(encoding="utf-8"),
 }
 """The page's scripts: how each is read."""
-FIGURES = ("curves", "curves_by_time", "scores", "throughput")
-FIGURES += ("profile", "aggregates", "improvement", "efficiency")
+FIGURES = ("curves", "curves_by_time", "scores", "throughput", *OVER_TASKS)
 """Figures beside the page, by their stem."""
 UNFINISHED = ("running", "interrupted", "planned", "left out")
 """Statuses of runs without a result."""
@@ -80,13 +81,14 @@ def render(directory: Path, assets: str = "", home: str = "") -> str:
     runs, suite = rows["runs"], next(iter(rows["suite"]), None)
     failures = [run for run in runs if run["status"] in ("failed", "diverged")]
     scripts = {name: read() for name, read in ASSETS.items()}
-    drawn, profile_note = _charts(report, verdicts, tables)
+    sides = sides_of(tables["scores"], tables["reference_scores"])
+    drawn = _charts(report, verdicts, tables, sides)
     sources, left_out = _published(tables, report["sources"])
     compared = set(tables["improvement"]["task"])
     absent = {name for name, chart in drawn.items() if not chart} - {"scores"}
     parts = {"suite": len(verdicts) >= LEAST, "failures": failures, "times": rows["times"]}
     absent |= {name for name, part in parts.items() if not part}
-    figures = [f"{name}.{kind}" for name in FIGURES for kind in ("svg", "png", "pdf")]
+    figures = [f"{name}.{kind}" for name in FIGURES for kind in KINDS]
     files = [*(f"{name}.csv" for name in COLUMNS), "report.json", *figures]
     sums = (base64.b64encode(hashlib.sha256(text.encode()).digest()) for text in scripts.values())
     allowed = "'self'" if assets else " ".join(f"'sha256-{each.decode()}'" for each in sums)
@@ -106,13 +108,13 @@ def render(directory: Path, assets: str = "", home: str = "") -> str:
         suite=suite,
         verdicts=verdicts,
         charts=drawn,
-        profile_note=profile_note,
+        sides={role: set(side["task"]) for role, side in sides.items()},
         without_improvement=[row["task"] for row in verdicts if row["task"] not in compared],
         failures=failures,
         unfinished=[run for run in runs if run["status"] in UNFINISHED],
         runs=[run | {"folder": _run_folder(directory, run)} for run in runs],
         summary=[row for row in rows["summary"] if (row["num_tasks"] or 0) >= LEAST],
-        times=records(frames.median_times(tables["times"])),
+        times=records(median_times(tables["times"])),
         files=[name for name in files if (directory / name).exists()],
         **{name: rows[name] for name in ("scores", "throughput")},
     )
@@ -144,12 +146,12 @@ def _charts(
     report: Mapping[str, Any],
     verdicts: Sequence[Mapping[str, Any]],
     tables: Mapping[str, pd.DataFrame],
-) -> tuple[dict[str, list[Markup]], str]:
-    """Return the page's charts by their section, and what the performance profile leaves out."""
+    sides: Mapping[str, pd.DataFrame],
+) -> dict[str, list[Markup]]:
+    """Return the page's charts by their section; those over tasks only of `LEAST` or more."""
     judged = pd.DataFrame(verdicts, columns=pd.Index(COLUMNS["verdicts"]))
     both = (tables["scores"], tables["reference_scores"])
     scores = frames.final_scores(*both, judged, report["sources"])
-    profile, note = charts.profile_chart(scores)
     improvement, throughput = tables["improvement"], tables["throughput"]
     planned = {str(row["task"]): int(row["env_steps"] or 0) for row in verdicts}
     parts = (tables["reference_curves"], planned, report["sources"])
@@ -158,11 +160,11 @@ def _charts(
     drawn = {
         "curves": [charts.curves_chart(curves, remarks)] if verdicts else [],
         "scores": charts.scores_charts(scores) if len(tables["scores"]) else [],
-        "profile": [profile] if profile else [],
-        "improvement": charts.improvement_charts(improvement),
+        "profile": [charts.profile_chart(profile(sides))] if sides else [],
+        "improvement": charts.improvement_charts(improvement) if len(improvement) > LEAST else [],
         "throughput": charts.throughput_charts(throughput) if len(throughput) else [],
     }
-    return {name: [*map(charts.fragment, figures)] for name, figures in drawn.items()}, note
+    return {name: [*map(charts.fragment, figures)] for name, figures in drawn.items()}
 
 
 def _published(

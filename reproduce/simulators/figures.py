@@ -6,6 +6,7 @@ from typing import Any
 import matplotlib as mpl
 import pandas as pd
 import seaborn as sns
+from matplotlib.ticker import EngFormatter, LogLocator, NullLocator
 
 from reproduce.report import figures
 
@@ -16,21 +17,21 @@ LOOK |= {"kind": "line", "col": "task", "facet_kws": {"sharey": False}, "height"
 """A line of medians over turns for each engine, with the range of the turns; a panel per task."""
 
 
+@mpl.rc_context(figures.STYLE)
 def draw(table: pd.DataFrame, directory: Path) -> list[Path]:
     """Draw what a table of turns has: speeds, their growth with threads, A2C's trainings."""
     turns = table[table["turn"] > 0]
     random, training = (turns[turns["mode"] == mode] for mode in ("random", "training"))
     paths: list[Path] = []
-    with mpl.rc_context(figures.style()):
-        if len(random):
-            paths += _speeds(random, directory)
-        if random.groupby(["task", "num_envs"])["num_threads"].nunique().gt(1).any():
-            paths += _threads(random, directory)
-        if len(training):
-            labels = training["task"] + ", " + training["num_envs"].astype("str")
-            other = (1 - training.filter(like="_share").sum(axis=1)).clip(lower=0.0)
-            training = training.assign(task=labels, other_share=other)
-            paths += figures.draw_throughput(training, directory, "training")
+    if len(random):
+        paths += _speeds(random, directory)
+    if random.groupby(["task", "num_envs"])["num_threads"].nunique().gt(1).any():
+        paths += _threads(random, directory)
+    if len(training):
+        labels = training["task"] + ", " + training["num_envs"].astype("str")
+        other = (1 - training.filter(like="_share").sum(axis=1)).clip(lower=0.0)
+        training = training.assign(task=labels, other_share=other)
+        paths += figures.draw_throughput(training, directory, "training")
     return paths
 
 
@@ -40,8 +41,10 @@ def _speeds(random: pd.DataFrame, directory: Path) -> list[Path]:
     grid = sns.relplot(rows, x="num_envs", y=SPEED, aspect=1.2, **LOOK)
     grid.set(xscale="log", yscale="log")
     for panel in grid.axes.flat:
-        figures.label_powers(panel.yaxis)
-        figures.label_powers(panel.xaxis)
+        for axis in (panel.yaxis, panel.xaxis):  # plain numbers, as 200, 500 and 1k
+            axis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
+            axis.set_minor_locator(NullLocator())
+            axis.set_major_formatter(EngFormatter(sep=""))
         panel.set_xticks(sorted(rows["num_envs"].unique()), minor=False)
     grid.set_titles("{col_name}", weight="bold").set_axis_labels("environments", "steps/s")
     said = "one thread, random actions: median and range of the turns"

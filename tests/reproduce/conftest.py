@@ -95,7 +95,7 @@ def undrawn(without_figures: None, monkeypatch: pytest.MonkeyPatch) -> None:
 def leave_out_charts(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let pages have no charts."""
     none = dict.fromkeys(("scores", "profile", "improvement", "throughput", "curves"), ())
-    monkeypatch.setattr(page, "_charts", lambda *arguments: (none, ""))
+    monkeypatch.setattr(page, "_charts", lambda *arguments: none)
 
 
 class InThisProcess:

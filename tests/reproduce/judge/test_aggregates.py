@@ -11,18 +11,23 @@ from scipy import stats
 
 from reproduce.judge.aggregates import (
     Interval,
+    efficiency,
     iqm,
     mean_score,
     median_score,
+    median_times,
     optimality_gap,
+    over_tasks,
     probability_of_improvement,
+    profile,
+    sides_of,
     stratified_band,
     stratified_bootstrap,
     times_to_score,
 )
 from reproduce.judge.zero import Scale, Zero
-from reproduce.report.frames import median_times
 from tests.reproduce.conftest import reference
+from tests.reproduce.report import tables
 
 NAN = float("nan")
 RAGGED = [np.array([1.0, 3.0]), np.array([10.0]), np.array([0.0, 0.0, 3.0])]
@@ -140,3 +145,42 @@ def test_a_median_needs_half_of_the_seeds(reached: int, median: float) -> None:
     seconds = [4.0, 5.0, 6.0][:reached] + [NAN] * (3 - reached)
     times = pd.DataFrame({"task": "A", "share": 0.5, "score": 1.0, "wall_seconds": seconds})
     assert median_times(times)["median"].tolist() == pytest.approx([median], nan_ok=True)
+
+
+def test_profile_and_aggregates_are_those_of_the_runs() -> None:
+    """Half of ours lie above 0.5 to 1; the reference has a side only with runs of all our tasks."""
+    own = tables.over("A", "B", "C")
+    found = over_tasks(own)
+    lines = found["profile"]
+    assert 0.0 <= lines["ci_low"].min() <= lines["ci_high"].max() <= 1.0
+    for role, at, share in (("ours", 0.4, 1.0), ("ours", 0.8, 0.5), ("judge", 1.05, 0.5)):
+        rows = lines[lines["role"] == role]
+        place = int(np.abs(rows["x"].to_numpy() - at).argmin())
+        assert rows["estimate"].to_numpy()[place] == share
+    means = found["aggregates"].set_index(["role", "statistic"])["estimate"]
+    assert (means["ours", "mean"], means["judge", "mean"]) == (0.75, 1.0)
+    assert means["ours", "optimality_gap"] == 0.25
+    fewer = own["reference_scores"][own["reference_scores"]["task"] != "B"]
+    assert list(sides_of(own["scores"], fewer)) == ["ours"]
+
+
+def test_every_task_weighs_the_same_in_a_profile_and_those_of_one_run_nothing() -> None:
+    """Above 0.9 lie two of three runs of A, one of two of B and none of D; C has a single run."""
+    several = [tables.score("A", 50.0, 150.0, 160.0), tables.score("B", 85.0, 150.0)]
+    scores = pd.concat([*several, tables.score("D", 10.0, 20.0), tables.score("C", 10.0)])
+    theirs = pd.concat([tables.score(task, 90.0, 110.0) for task in "ABCD"])
+    sides = sides_of(scores, theirs)
+    assert [sorted(set(side["task"])) for side in sides.values()] == [["A", "B", "D"]] * 2
+    ours = profile(sides).query("role == 'ours' and x >= 0.9")
+    assert ours["estimate"].iloc[0] == pytest.approx((2 / 3 + 1 / 2) / 3)
+
+
+def test_sample_efficiency_stands_where_every_run_was_measured() -> None:
+    """IQM over the share of a task's planned steps; a step that one run lacks has none."""
+    own = tables.over("A", "B", "C")
+    curves = pd.concat([own["curves"], tables.curve("A", 1, [75])])
+    rows = efficiency(curves, own["verdicts"])
+    assert rows["x"].tolist() == [0.5, 1.0]
+    np.testing.assert_allclose(rows["estimate"], [0.375, 0.75])
+    assert efficiency(tables.no_rows("curves"), own["verdicts"]).empty
+    assert efficiency(curves.query("task != 'C' or seed == 1"), own["verdicts"]).empty

@@ -57,3 +57,16 @@ def score(task: str, *values: float) -> pd.DataFrame:
 def no_rows(name: str) -> pd.DataFrame:
     """A file with a header and nothing else."""
     return pd.DataFrame(columns=pd.Index(COLUMNS[name]))
+
+
+def over(*tasks: str) -> dict[str, pd.DataFrame]:
+    """Two seeds and two reference runs of each task, and their curves up to 100 steps."""
+    wins = [(task, 0.5, 0.25, 0.75, 2, 2) for task in (*tasks, "")]
+    curves = [curve(task, seed, [50, 100], 0.5 * seed) for task in tasks for seed in (1, 2)]
+    return {
+        "scores": pd.concat([score(task, 50.0, 100.0) for task in tasks]),
+        "reference_scores": pd.concat([score(task, 90.0, 110.0) for task in tasks]),
+        "improvement": pd.DataFrame(wins, columns=list(COLUMNS["improvement"])),
+        "curves": pd.concat(curves),
+        "verdicts": pd.concat([verdict(task) for task in tasks]),
+    }

@@ -9,19 +9,19 @@ import pandas as pd
 import pytest
 from plotly.graph_objects import Figure
 
-from reproduce.judge.aggregates import improvements
+from reproduce.judge.aggregates import improvements, over_tasks
 from reproduce.report import charts, frames
+from reproduce.report.page import ASSETS
 from reproduce.report.tables import COLUMNS
-from tests.reproduce.report.tables import NAN, curve, no_rows, reference, score, verdict
+from tests.reproduce.report.tables import NAN, curve, no_rows, over, reference, score, verdict
 from tests.reproduce.report.test_frames import theirs
 
 HOSTILE = "</script><script>alert(1)</script><a href='javascript:x'>\u2028%{y}"
 TWO = pd.concat([curve("A", 1, [100, 200]), curve("A", 2, [100, 200], 3.0)])
 
 
-def traces(figure: Figure | None, name: str) -> list[Any]:
+def traces(figure: Figure, name: str) -> list[Any]:
     """The traces of a name."""
-    assert figure is not None
     return [trace for trace in list[Any](figure.data) if trace.name == name]
 
 
@@ -98,36 +98,25 @@ def test_every_run_is_a_dot_beside_the_mean_and_its_interval() -> None:
     assert traces(own, "ours, run")[0].x.tolist() == [3000]
 
 
-def test_a_profile_needs_several_tasks_and_says_what_it_leaves_out() -> None:
-    """Each threshold's share is the mean over tasks of the share of runs above it."""
-    verdicts = pd.concat(map(verdict, "ABCD"))
-    several = [score("A", 50.0, 150.0, 160.0), score("B", 90.0, 150.0), score("D", 10.0, 20.0)]
-    scores = pd.concat([*several, score("C", 10.0)])
-    runs = pd.concat([theirs(task, 90.0, 110.0) for task in "ABD"])
-
-    def profile(scores: pd.DataFrame, runs: pd.DataFrame) -> tuple[Figure | None, str]:
-        return charts.profile_chart(frames.final_scores(scores, runs, verdicts, {}))
-
-    figure, note = profile(scores, runs)
-    (ours,) = traces(figure, "ours")
-    shares = dict(zip(ours.x.tolist(), ours.y.tolist(), strict=True))
-    assert shares[0.9] == pytest.approx((2 / 3 + 1 / 2) / 3)
-    assert traces(figure, "judge")
-    assert note == "Left out: C (no scale, or one seed)."
-    _, note = profile(scores, runs[runs["task"] == "A"])
-    assert "needs single runs of all these tasks" in note
-    assert profile(scores[scores["task"].isin(["A", "B"])], runs)[0] is None
+def test_the_profile_is_drawn_as_it_is_with_its_band() -> None:
+    """The same as the figure's: a line for each side, and what its resamples lie between."""
+    rows = over_tasks(over("A", "B", "C"))["profile"]
+    figure = charts.profile_chart(rows)
+    for role, name in (("ours", "ours"), ("judge", "reference")):
+        own = rows[rows["role"] == role]
+        (line,), (band,) = traces(figure, name), traces(figure, f"{name}: 95 % of the resamples")
+        assert (line.x.tolist(), line.y.tolist()) == (own["x"].tolist(), own["estimate"].tolist())
+        assert band.y.tolist() == [*own["ci_high"], *own["ci_low"][::-1]]
 
 
 def test_the_probability_of_improvement_stands_for_each_task_and_over_all() -> None:
-    """As `improvement.csv` has it; two tasks have no chart."""
+    """As `improvement.csv` has it."""
     scores = pd.concat([score(task, 1.0, 3.0) for task in "ABC"])
     runs = pd.concat([theirs("A", 0.0, 2.0), theirs("B", 2.0, 2.0), theirs("C", 0.0, 0.0)])
     (figure,) = charts.improvement_charts(improvements(scores, runs))
     (mean,) = traces(figure, "ours, mean")
     assert mean.x.tolist() == [0.75, 0.5, 1.0, 0.75]
     assert mean.y.tolist() == ["A", "B", "C", "all tasks"]
-    assert charts.improvement_charts(improvements(scores, runs[runs["task"] != "C"])) == []
 
 
 def test_throughput_shows_every_device_and_share() -> None:
@@ -145,7 +134,7 @@ def test_throughput_shows_every_device_and_share() -> None:
 
 
 def test_the_scripts_end_no_script_element() -> None:
-    """Both are put into a page as they stand; the library is plotly's own."""
-    assert "plotly.js" in charts.library()[:100]
-    for text in (charts.library(), charts.script()):
-        assert "</script" not in text.lower()
+    """All are put into a page as they stand; the library is plotly's own."""
+    texts = [read() for read in ASSETS.values()]
+    assert "plotly.js" in texts[0][:100]
+    assert not any("</script" in text.lower() for text in texts)

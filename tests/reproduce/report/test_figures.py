@@ -11,8 +11,9 @@ import seaborn as sns
 from matplotlib.axes import Axes
 from matplotlib.colors import to_rgba
 
+from reproduce.judge.aggregates import over_tasks
 from reproduce.report import figures, frames
-from tests.reproduce.report.tables import NAN, curve, no_rows, reference, score, verdict
+from tests.reproduce.report.tables import NAN, curve, no_rows, over, reference, score, verdict
 
 pytestmark = pytest.mark.usefixtures("svg_alone")
 
@@ -160,3 +161,15 @@ def test_throughput_shows_every_run_its_median_and_the_shares(
         place = bars[to_rgba(frames.PARTS[part])]
         assert place == pytest.approx((left, share))
         left += share
+
+
+def test_three_tasks_have_every_figure_and_two_have_none(tmp_path: Path) -> None:
+    """What two tasks would say stands in their rows; figures of a larger grid do not stay."""
+    drawn = figures.draw_over_tasks(over_tasks(over("A", "B", "C")), tmp_path)
+    assert [path.name for path in drawn] == [f"{name}.svg" for name in figures.OVER_TASKS]
+    assert "95 % of the resamples" in drawn[0].read_text()
+    labels = [{"ours", "reference"}, {"IQM", "optimality gap", "reference"}, {"A", "all tasks"}]
+    for path, texts in zip(drawn, labels, strict=False):
+        assert texts <= set(svg_texts(path))
+    assert figures.draw_over_tasks(over_tasks(over("A", "B")), tmp_path) == []
+    assert list(tmp_path.iterdir()) == []

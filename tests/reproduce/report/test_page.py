@@ -18,7 +18,8 @@ from reproduce.report import page as report
 from reproduce.report.page import ASSETS, TEMPLATES
 from reproduce.report.tables import COLUMNS
 from reproduce.words import MISSING, number
-from tests.reproduce.report.tables import no_rows, reference
+from tests.reproduce.report.tables import no_rows, over, reference, score
+from tests.reproduce.report.tables import verdict as judged
 
 HOSTILE = '"><script>alert(1)</script>'
 
@@ -367,6 +368,27 @@ def test_the_suite_comes_first_in_table_and_page(tmp_path: Path) -> None:
     write(tmp_path, suite=[])
     assert "suite" not in printed(terminal(tmp_path))
     assert "suite:" not in Page(report.write_page(tmp_path)).text
+
+
+def test_charts_over_tasks_need_three_and_say_what_they_leave_out(tmp_path: Path) -> None:
+    """D has a single run, and so no share in either; with two tasks left there is no chart."""
+    files = over("A", "B", "C") | {"verdicts": pd.concat(map(judged, "ABCD"))}
+    files["scores"] = pd.concat([files["scores"], score("D", 10.0)])
+    for name, table in files.items():
+        table.to_csv(tmp_path / f"{name}.csv", index=False)
+    page = Page(report.write_page(write(tmp_path)))
+    assert '"reference: 95 % of the resamples"' in (tmp_path / "index.html").read_text()
+    assert "Left out: D (no scale, or one seed)." in page.text
+    assert "Left out, for want of two runs of either side: D." in page.text
+    alone = files["reference_scores"].query("task != 'B'")
+    alone.to_csv(tmp_path / "reference_scores.csv", index=False)
+    assert "needs single runs of all these tasks" not in page.text
+    assert "needs single runs of all these tasks" in Page(report.write_page(tmp_path)).text
+    files["scores"].query("task != 'B'").to_csv(tmp_path / "scores.csv", index=False)
+    files["improvement"][2:].to_csv(tmp_path / "improvement.csv", index=False)
+    page = Page(report.write_page(tmp_path)).text
+    assert "A performance profile needs three tasks" in page
+    assert "No probability of improvement: it needs three tasks" in page
 
 
 def test_an_exploratory_verdict_says_so_wherever_it_stands(tmp_path: Path) -> None:
