@@ -15,7 +15,7 @@ TORCH := --no-deps $(TORCH_INDEX:%=--index-url %) --requirement requirements/tor
 export PYTHONDONTWRITEBYTECODE :=
 PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest --benchmark-disable
 # One test more at once than there are cores, as some wait; eight at most, of up to 1 GB each. Each
-# process imports all of them first, for 20 seconds.
+# process imports all of them first, for ten seconds.
 # A test that ends its process ends the run: xdist would wait for ever for the tests it had.
 BESIDE := --numprocesses $(shell expr $$(getconf _NPROCESSORS_ONLN) + 1) --maxprocesses 8 \
 	--max-worker-restart 0
