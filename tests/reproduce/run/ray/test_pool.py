@@ -47,8 +47,10 @@ class Nodes:
         from ray.cluster_utils import Cluster
 
         quick = {"health_check_period_ms": 300, "health_check_failure_threshold": 3}
+        quick |= {"enable_worker_prestart": False, "prestart_worker_first_driver": False}
         self._small = {"object_store_memory": 100 * 2**20, "include_dashboard": False}
         head = {"num_cpus": 0, "_system_config": quick, **self._small}
+        head |= {"no_monitor": True, "include_log_monitor": False}
         self._cluster = Cluster(initialize_head=True, head_node_args=head)
         self.address = self._cluster.address
         self._nodes: dict[str, Any] = {}
@@ -70,13 +72,12 @@ class Nodes:
 
 @pytest.fixture(scope="module")
 def nodes() -> Iterator[Nodes]:
-    """Head and two machines: one with a core, one with two."""
+    """Head and a machine with two cores."""
     os.environ |= {"RAY_USAGE_STATS_ENABLED": "0", "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0"}
     os.environ["RAY_AUTH_MODE"] = "disabled"  # whatever token lies in this home directory
     # Ray's default is 15: then other tests starve the agents
     os.environ |= {"RAY_worker_niceness": "0"}
     nodes = Nodes()
-    nodes.add(num_cpus=1)
     nodes.add(num_cpus=2)
     yield nodes
     nodes.stop()
@@ -162,8 +163,8 @@ def test_a_killed_node_costs_nothing_but_time(
                 killed.append(row.run.seed)
                 (worker,) = [w for w in pools[0]._workers if w.group.runs == (row.run,)]
                 nodes.kill(worker.agent.node)
-                nodes.add(num_cpus=1)  # for the next test
 
+    nodes.add(num_cpus=1)
     with connect(nodes.address) as cluster:
         plan = pendulum(tmp_path / "ray", [1, 2], cluster=cluster)
         board = launch(plan, watch)
