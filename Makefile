@@ -61,7 +61,7 @@ browser:
 
 ## The test suite, but for types and shapes of calls, pages in a browser, and what takes long: short
 ## trainings, Ray's nodes, agents on a GPU that is not there, all golden runs but one of an agent,
-## measurements, films, exports, drawings while a run trains, the site. Its last line says so.
+## measurements, films, exports, drawings while a run trains, the site. Its last lines say so.
 CHECKED := not slow and not further and not tracking
 test: venv
 	$(PYTEST) -m "$(CHECKED) and not browser and not long" $(BESIDE)

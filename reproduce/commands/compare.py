@@ -13,7 +13,7 @@ from reproduce.commands import flags
 from reproduce.gather.collect import score, throughput
 from reproduce.judge.inference import sample, welch
 from suite.base.errors import UsageError
-from suite.record.records import read_record
+from suite.record.records import read_record, seed_of
 from suite.settings.command_line import printable
 
 COLUMNS = ("task", "env steps", "A, mean (n)", "B, mean (n)", "B - A [95 %]", "speed B / A")
@@ -45,7 +45,7 @@ def _finished(runs: Path) -> dict[str, list[Path]]:
     found: dict[str, list[Path]] = {}
     for file in sorted(runs.glob("*/seed-*/run.json")):
         record = read_record(file.parent)
-        if record and record["status"] == "finished" and "." not in file.parent.name:
+        if record and record["status"] == "finished" and seed_of(file.parent) is not None:
             found.setdefault(record["task"], []).append(file.parent)
     if not found:
         raise UsageError(f"{runs} holds no finished runs (<task>/seed-<k>/run.json)")

@@ -11,7 +11,6 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from reproduce.plan.grid import Plan
 from suite.base.errors import UsageError
 from suite.envs.tasks import find_task
 from suite.settings.command_line import Parser, task_from
@@ -68,11 +67,6 @@ def say_stale(stale: Sequence[Path], target: str) -> int:
         names = ", ".join(map(str, stale))
         print(f"out of date: {names}: run `make {target}`", file=sys.stderr)
     return int(bool(stale))
-
-
-def published_name(plan: Plan) -> str:
-    """Return the name of the folder of a plan's published runs."""
-    return "/".join(("results", "published", *plan.published_folder.parts[-2:]))
 
 
 class _Console(Console):

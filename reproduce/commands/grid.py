@@ -162,8 +162,8 @@ def plan_table(plan: Plan) -> Table:
         caption = f"{processes}, into {plan.directory}."
     folder = plan.published_folder
     if taken := sum(run.has_ended and run.directory.is_relative_to(folder) for run in runs):
-        where = flags.published_name(plan)
-        caption += f" Finished in {where}: {taken}; --no-published trains your own."
+        caption += f" Finished in results/published/{plan.name}: {taken}; --no-published"
+        caption += " trains your own."
     columns = ("task", "env steps", "seeds", "already finished", "to run")
     look = {"caption": printable(caption), "caption_justify": "left"}
     table = flags.make_table(*columns, title=f"{plan.title}, budget {plan.budget}", **look)

@@ -35,8 +35,8 @@ def main(argv: Sequence[str]) -> int:
     if variants and (plan is None or not is_default):
         raise UsageError(variants)
     if plan is not None:
-        name = flags.published_name(plan)
-        say(console, f"Nothing was run in {request.runs_dir} yet; this is {name}:\n{variants}")
+        this = f"this is results/published/{plan.name}"
+        say(console, f"Nothing was run in {request.runs_dir} yet; {this}:\n{variants}")
     plan = plan or load_plan(*where)
     return report(with_baseline(replace(plan, context=request.context, open=request.open)), console)
 

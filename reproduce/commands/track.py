@@ -148,9 +148,8 @@ def mirrored(plan: Plan, kind: str, say: Callable[[str], None]) -> Iterator[None
         yield
         return
     root = plan.runs_dir / "tracking" / kind
-    grid = "/".join(plan.directory.parts[-2:])
     mirrors = [
-        Mirror(run.directory, root, f"{grid}/{run.task}/seed-{run.seed}", kind)
+        Mirror(run.directory, root, f"{plan.name}/{run.task}/seed-{run.seed}", kind)
         for run in plan.runs()
     ]
     over, problems = threading.Event(), list[str]()

@@ -13,7 +13,6 @@ from typing import Any
 from reproduce import ROOT
 from reproduce.plan import speeds
 from reproduce.plan.places import Cluster, default_workers, gpus_of
-from reproduce.plan.presets import Source
 from reproduce.plan.request import Request
 from reproduce.plan.status import Code, Run, companions, run_of, runs_of
 from suite.base.hardware import behaviour, num_cores, sources, uncommitted
@@ -115,6 +114,11 @@ class Plan(Request):
         return self.maker.today(self.agent)
 
     @property
+    def name(self) -> str:
+        """Return the grid's folder below any root: `<agent>-<suite>/<source>`."""
+        return f"{self.agent}-{self.suite}/{self.source}"
+
+    @property
     def title(self) -> str:
         """Return the grid's name in words."""
         changes = "".join(f", {key} = {value}" for key, value in self.settings.items())
@@ -140,7 +144,7 @@ class Plan(Request):
     @property
     def published_folder(self) -> Path:
         """Return where the published runs of this grid would lie."""
-        return Source(self.agent, self.suite, self.source, self.preset).folder(PUBLISHED)
+        return PUBLISHED / self.name
 
     @property
     def gpus(self) -> tuple[str, ...]:

@@ -1,6 +1,6 @@
 """What is asked for: one `Request` is the command's flags and `make_plan`'s arguments.
 
-`plan.json` holds one, too: that of the plan that was last run in its folder.
+`plan.json` holds most of its fields (`SAVED`), of the plan that was last run in its folder.
 """
 
 import dataclasses

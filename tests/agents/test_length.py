@@ -6,15 +6,15 @@ from pathlib import Path
 import pytest
 
 import agents
-import suite
 
+ROOT = Path(agents.__file__).parents[1]
 LINES = {"sac": 410, "sac_value": 400, "sac_discrete": 440, "sac_alf": 720}
 LINES |= {"a2c": 390, "ppo": 430, "acer": 520, "acer_continuous": 590, "impala": 570}
 """At most so many lines: ALF's has three kinds of actions; three agents have recurrence."""
 FIRST_EQUATION = 130
 """The line by which its mathematics begins."""
 FILE_LINES, FUNCTION_LINES, LOOP_LINES = 500, 60, 80
-"""At most so many lines of a file of `suite`, of a function, and of `train`, read as a whole."""
+"""At most so many lines of any other file, of a function, and of `train`, read as a whole."""
 
 
 def too_long(text: str, **bounds: int) -> list[str]:
@@ -35,9 +35,10 @@ def test_an_agent_is_short_and_its_mathematics_begins_early(agent: str) -> None:
     assert not too_long(text, train=LOOP_LINES)
 
 
-def test_files_and_functions_of_suite_are_short() -> None:
+@pytest.mark.parametrize("package", ["suite", "reproduce"])
+def test_files_and_functions_are_short(package: str) -> None:
     """500 lines and 60: what grows beyond is divided."""
-    files = {path: path.read_text() for path in Path(suite.__file__).parent.rglob("*.py")}
+    files = {path: path.read_text() for path in (ROOT / package).rglob("*.py")}
     assert files
     assert not [path.name for path, text in files.items() if len(text.splitlines()) > FILE_LINES]
     assert not [name for text in files.values() for name in too_long(text)]

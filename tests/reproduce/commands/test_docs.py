@@ -104,6 +104,15 @@ def test_outdated_scores_of_readme_fail_the_check(project: Path, say: Say) -> No
         assert page.read_text() == text
 
 
+def test_every_test_stands_beside_the_property_that_it_defends() -> None:
+    """Measurements and planted bugs aside."""
+    listed = (ROOT / "tests" / "README.md").read_text(encoding="utf-8")
+    tests = {path.name for path in (ROOT / "tests").rglob("test_*.py")}
+    assert {name for name in tests if name not in listed} == {
+        *("test_bugs.py", "test_gpu.py", "test_speed.py"),
+    }
+
+
 def test_no_other_page_keeps_a_generated_table() -> None:
     """All others are made when the site is built, by calls that are known."""
     found = [path for name in ("agents", "docs", "results") for path in (ROOT / name).rglob("*.md")]
