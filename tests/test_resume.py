@@ -291,11 +291,11 @@ def test_a_command_that_is_asked_to_stop_writes_a_checkpoint(
 
 
 @pytest.mark.usefixtures("unchecked")
-@pytest.mark.parametrize("case", ["sac, two seeds", "impala"])
+@pytest.mark.parametrize("case", ["sac, two seeds", "a2c", "impala"])
 def test_a_command_killed_at_a_random_moment_ends_with_the_same_bytes(
     case: str, tmp_path: Path
 ) -> None:
-    """The short form of the test below: one SIGKILL for seeds together, one for two threads."""
+    """The short form of the test below: a SIGKILL for seeds together, in turn, in two threads."""
     run = Killable(case, tmp_path)
     run.live(random.Random(case).uniform(0.2, 0.8) * run.seconds)
     run.finish()
