@@ -29,7 +29,7 @@ TABLES = ("episodes.csv", "evaluations.csv", "updates.csv")
 """Files that the same code and settings give byte by byte, on the same processor."""
 DECISIVE = ("torch", "numpy", "envpool")
 """Packages whose version decides the bytes, beside the code and the processor."""
-LONGEST = 20
+LONGEST = 60
 """Times the asked seconds after which a run that has learned nothing is given up."""
 
 
