@@ -242,14 +242,12 @@ def prepare(
     Bytes are scaled there by a factor. `out` is filled; else new memory, channels-last for frames.
     """
     rows = torch.as_tensor(obs)
+    is_bytes = rows.dtype == torch.uint8
+    if out is not None:
+        return torch.mul(rows.to(device), frame_factor, out=out) if is_bytes else out.copy_(rows)
     layout = torch.channels_last if rows.dim() == 4 else torch.contiguous_format
-    if rows.dtype != torch.uint8:
-        if out is None:
-            return rows.float().to(device).contiguous(memory_format=layout)
-        return out.copy_(rows)
-    if out is None:
-        out = torch.empty(rows.shape, device=device, memory_format=layout)
-    return torch.mul(rows.to(device), frame_factor, out=out)
+    rows = rows.to(device).to(torch.float32, memory_format=layout)
+    return rows * frame_factor if is_bytes else rows
 
 
 def join_steps(obs: Float[Tensor, "T N ..."]) -> Float[Tensor, "B ..."]:
