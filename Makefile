@@ -20,7 +20,7 @@ PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest --benchmark-disable
 BESIDE := --numprocesses $(shell expr $$(getconf _NPROCESSORS_ONLN) + 1) --maxprocesses 8 \
 	--max-worker-restart 0
 
-.PHONY: reproduce venv lock browser test test-all test-slow test-tracking test-gpu check format lint types
+.PHONY: reproduce venv lock browser test test-all test-slow test-gpu check format lint types
 .PHONY: published docs up-to-date site verify bench peers clean
 
 ## Train A2C on two tasks with ten seeds, then SAC on one with four (about 11 minutes on two cores).
@@ -62,17 +62,13 @@ browser:
 ## The test suite, but for types and shapes of calls, pages in a browser, and what takes long: short
 ## trainings, Ray's nodes, agents on a GPU that is not there, all golden runs but one of an agent,
 ## measurements, films, exports, drawings while a run trains, the site. Its last lines say so.
-CHECKED := not slow and not further and not tracking
+CHECKED := not slow and not further
 test: venv
 	$(PYTEST) -m "$(CHECKED) and not browser and not long" $(BESIDE)
 
-## The test suite with those.
-test-all: venv
+## The test suite with those, and with TensorBoard and Weights & Biases, which are installed for it.
+test-all: $(VENV)/.tracking
 	$(PYTEST) --types -m "$(CHECKED)" $(BESIDE)
-
-## The tests of TensorBoard and Weights & Biases, which are installed for them.
-test-tracking: $(VENV)/.tracking
-	$(PYTEST) -m tracking tests/reproduce/commands/test_track.py
 
 ## The long forms of the tests, and further forms of what other cases test; weekly.
 test-slow: venv
@@ -94,7 +90,7 @@ test-gpu: $(if $(filter $(BIN)/python,$(GPU_PYTHON)),venv)
 ## site, each on one core; one published run of every agent made again, tests.
 check: format lint
 	$(MAKE) --jobs=2 --output-sync=target types up-to-date site
-	$(MAKE) verify test-all test-tracking
+	$(MAKE) verify test-all
 
 format: venv
 	$(BIN)/ruff format --check .

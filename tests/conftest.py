@@ -137,7 +137,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     if not torch.cuda.is_available():
         missing["gpu"] = "needs an NVIDIA GPU"
     if not all(map(importlib.util.find_spec, ("tensorboard", "wandb"))):
-        missing["tracking"] = "needs TensorBoard and Weights & Biases: make test-tracking"
+        missing["tracking"] = "needs TensorBoard and Weights & Biases: make test-all"
     for item in items:
         for marker, reason in missing.items():
             if item.get_closest_marker(marker):
