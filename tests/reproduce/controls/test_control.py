@@ -125,10 +125,11 @@ def ends(plan: Plan) -> dict[int, tuple[str, str]]:
     return {row.run.seed: (row.state, row.error) for row in board.rows}
 
 
-def test_a_control_is_recorded_and_scored_as_ours(install: Install, tmp_path: Path) -> None:
+def test_a_control_is_recorded_scored_and_kept_as_ours(install: Install, tmp_path: Path) -> None:
     """Its folder and record are those of a run of ours, and so are its window and its speed.
 
-    The window (450, 500] holds the episodes that end at 460, ..., 500: on average at 480.
+    The window (450, 500] holds the episodes that end at 460, ..., 500: on average at 480. A second
+    start runs nothing; a longer plan is refused, for a control cannot go on.
     """
     plan = plan_of(tmp_path)
     assert plan.directory == tmp_path / "controls" / "fake" / "a2c-classic" / "rl_zoo"
@@ -150,13 +151,7 @@ def test_a_control_is_recorded_and_scored_as_ours(install: Install, tmp_path: Pa
     log = (plan.directory / "CartPole-v1" / "seeds-3.log").read_text()
     assert log == "a2c CartPole-v1 0.25\n"
     assert without_updates(plan) == []  # nobody knows: it is not warned of
-
-
-def test_finished_controls_are_kept(install: Install, tmp_path: Path) -> None:
-    """A second start runs nothing; a longer plan is refused, for a control cannot go on."""
-    ends(plan_of(tmp_path))
-    before = tree(tmp_path / "controls")
-    again = plan_of(tmp_path)
+    before, again = tree(tmp_path / "controls"), plan_of(tmp_path)
     assert again.groups() == []
     ends(again)
     assert tree(tmp_path / "controls") == before
@@ -183,48 +178,38 @@ def test_evaluations_are_due_as_ours_are(install: Install, tmp_path: Path) -> No
 
 CRASH = "raise ValueError('the peer is broken')"
 FAULTS = {
-    "crash": (f"if seed == 2: {CRASH}", "failed", "ValueError: the peer is broken"),
-    "thread crashes": (
-        f"if seed == 2: import threading as t; t.Thread(target=exec, args=[{CRASH!r}]).start(); "
-        "t.Event().wait()",
-        *("failed", "ValueError: the peer is broken"),
-    ),
-    "leaves early": ("if seed == 2: return", "failed", "exit 0"),
-    "no number": ("if seed == 2: record.episode(10, float('nan'), 1)", "diverged", "not finite"),
+    2: CRASH,
+    3: f"import threading as t; t.Thread(target=exec, args=[{CRASH!r}]).start(); t.Event().wait()",
+    4: "return",
+    5: "record.episode(10, float('nan'), 1)",
 }
+"""What goes wrong with a seed."""
 
 
-@pytest.mark.parametrize("fault", FAULTS)
-def test_a_broken_peer_fails_its_own_run(install: Install, tmp_path: Path, fault: str) -> None:
-    """A crash, an early end or garbage is that run's end, with its reason; the others finish."""
-    line, state, reason = FAULTS[fault]
-    body = TRAIN.replace("    print(", f"    {line}\n    print(")
-    install(body)
-    found = ends(plan_of(tmp_path, workers=1))
-    assert [found[seed][0] for seed in (1, 2, 3)] == ["finished", state, "finished"]
-    assert reason in found[2][1]
+def test_a_broken_peer_fails_its_own_run(install: Install, tmp_path: Path) -> None:
+    """A crash, also of a thread, an early end or garbage is that run's end, with its reason."""
+    faults = [f"    if seed == {seed}: {line}\n" for seed, line in FAULTS.items()]
+    install(TRAIN.replace("    print(", f"{''.join(faults)}    print("))
+    fine, broken = ("finished", ""), ("failed", "exit 1: ValueError: the peer is broken")
+    early = ("failed", "exit 0: no output")
+    wrong = ("diverged", "a return that is not finite at 10 env_steps")
+    found = ends(plan_of(tmp_path, num_seeds=6))
+    assert [*found.values()] == [fine, broken, broken, early, wrong, fine]
 
 
-def test_another_environment_than_the_pinned_one_trains_nothing(
-    install: Install, tmp_path: Path
-) -> None:
-    """What is installed and what is pinned agree, or the run fails with the fix."""
-    install(pins="no-such-package==1.2\n")
-    ((state, error),) = ends(plan_of(tmp_path, num_seeds=1)).values()
-    assert state == "failed"
-    assert "no-such-package nothing, not 1.2: run `make peers PEER=fake`" in error
-
-
-def test_runs_of_other_glue_or_pins_do_not_count(install: Install, tmp_path: Path) -> None:
-    """A control counts only with the glue and the versions that made it."""
+def test_only_the_glue_and_the_pins_that_made_a_run_count(install: Install, tmp_path: Path) -> None:
+    """Where others are installed than pinned, nothing is trained, and the line names the fix."""
     ends(plan_of(tmp_path, num_seeds=1))
     install(TRAIN + "# changed\n")
     (run,) = plan_of(tmp_path, num_seeds=1).runs()
     assert run.status == "left out"
     assert "fake.py has changed since" in run.remark
-    install(pins="library==1.0\n")
+    install(pins="no-such-package==1.2\n")
     with refused():
         plan_of(tmp_path, num_seeds=1).runs()
+    ((state, error),) = ends(plan_of(tmp_path / "other", num_seeds=1)).values()
+    assert state == "failed"
+    assert "no-such-package nothing, not 1.2: run `make peers PEER=fake`" in error
 
 
 WRONG = """
@@ -407,14 +392,13 @@ def grid_of(served: str, tmp_path: Path, **asked: Any) -> Plan:
     return make_control(peer, agent, suite, runs_dir=tmp_path, **asked)
 
 
-def test_every_peer_has_a_grid() -> None:
-    """What a peer serves is run by the tests below."""
-    assert {f"{peer} {agent}" for peer in peers() for agent in agents_of(peer)} == set(GRIDS)
-
-
 @pytest.mark.parametrize("served", GRIDS)
 def test_a_peer_takes_the_settings_of_a_source(tmp_path: Path, served: str) -> None:
-    """No setting of the source is refused, and what a peer has of its own is said."""
+    """No setting of the source is refused, and what a peer has of its own is said.
+
+    Whatever a peer serves is among the cases.
+    """
+    assert {f"{peer} {agent}" for peer in peers() for agent in agents_of(peer)} == set(GRIDS)
     plan = grid_of(served, tmp_path)
     changed = {
         key
