@@ -21,7 +21,7 @@ from reproduce.plan.status import check_extensions
 from reproduce.run import pool as pooling
 from reproduce.run.launch import launch
 from reproduce.run.processes import start_time
-from reproduce.run.progress import Board, last_row
+from reproduce.run.progress import Board
 from suite.base.errors import UsageError
 from tests.gpus import with_gpus
 from tests.reproduce.conftest import TASK, StandIn, pendulum, record_run, tree
@@ -43,54 +43,39 @@ def pids_of(plan: Plan, count: int, board: Board) -> list[int]:
     return [int(pid) for pid in said] if len(said) == count and all(said) else []
 
 
-def test_a_crash_is_recorded_with_its_last_words_and_harms_no_other(
+UNFINISHED = {
+    "print(*range(100), sep='\\n', flush=True); " + CRASH: "exit 1: MemoryError: no more",
+    "print('at work', flush=True); os.abort()": "killed by SIGABRT: at work",
+    "os.kill(os.getpid(), signal.SIGRTMIN + 3)": "killed by signal 37: no output",
+    "pass": "exit 0: no output",
+    "end(folders[0], 'running')": "exit 0: no output",
+    "(folders[0] / 'run.json').write_text('{')": "exit 0: no output",
+    "sys.stdout.buffer.write(b'\\xff\\xfe\\n'); sys.exit(3)": "exit 3: \ufffd\ufffd",
+    "end(folders[0], 'running'); raise ValueError('late')": "exit 1: ValueError: late",
+    "raise MemoryError": "exit 1: MemoryError",  # alone: nobody leaves it more
+}
+"""Scripts of seeds 2, 3, ..., and what is said of each."""
+
+
+def test_whatever_does_not_finish_has_failed_and_harms_no_other(
     tmp_path: Path, stand_in: StandIn
 ) -> None:
-    """The crashed run is failed, with status, last line and log tail; the others finish."""
-    noise = "print(*range(100), sep='\\n', flush=True); " + CRASH
-    stand_in({1: FINISH, 2: noise, 3: FINISH})
-    plan = pendulum(tmp_path, [1, 2, 3])
+    """A crash, a kill or an end without a finished run is recorded with its last words."""
+    stand_in(dict(enumerate([FINISH, *UNFINISHED], 1)))
+    plan = pendulum(tmp_path, range(1, len(UNFINISHED) + 2))
     board = launch(plan, ignore)
-    assert ends(board) == {
-        1: ("finished", ""),
-        2: ("failed", "exit 1: MemoryError: no more"),
-        3: ("finished", ""),
-    }
+    failed = {seed: ("failed", said) for seed, said in enumerate(UNFINISHED.values(), 2)}
+    assert (ends(board), board.notes) == ({1: ("finished", "")} | failed, [])
+    for seed, script in enumerate(UNFINISHED, 2):
+        record = record_of(plan, seed)
+        assert (record["task"], record["status"], record["error"]) == (TASK, *failed[seed])
+        assert ("sources" in record) == ("running" in script)
     record = record_of(plan, 2)
-    assert record["status"] == "failed"
-    assert record["error"] == "exit 1: MemoryError: no more"
     assert len(record["log_tail"]) == pooling.LOG_LINES
     assert record["log_tail"][-1] == "MemoryError: no more"
     assert "all is well" in record["log_tail"]
     assert sys.executable in record["command"]
-    assert (record["task"], record["seed"], record["config"]) == (TASK, 2, {"env_steps": 1000})
-    assert [run.status for run in plan.runs()] == ["finished", "failed", "finished"]
-
-
-@pytest.mark.parametrize(
-    ("script", "error"),
-    [
-        ("print('at work', flush=True); os.abort()", "killed by SIGABRT: at work"),
-        ("os.kill(os.getpid(), signal.SIGRTMIN + 3)", "killed by signal 37: no output"),
-        ("pass", "exit 0: no output"),
-        ("end(folders[0], 'running')", "exit 0: no output"),
-        ("(folders[0] / 'run.json').write_text('{')", "exit 0: no output"),
-        ("sys.stdout.buffer.write(b'\\xff\\xfe\\n'); sys.exit(3)", "exit 3: \ufffd\ufffd"),
-        ("end(folders[0], 'running'); raise ValueError('late')", "exit 1: ValueError: late"),
-        ("raise MemoryError", "exit 1: MemoryError"),  # alone: nobody leaves it more
-    ],
-)
-def test_whatever_does_not_finish_has_failed(
-    script: str, error: str, tmp_path: Path, stand_in: StandIn
-) -> None:
-    """A killed process, and one that ends well without a finished run, are failures that say so."""
-    stand_in({1: script})
-    plan = pendulum(tmp_path, [1])
-    board = launch(plan, ignore)
-    assert (ends(board), board.notes) == ({1: ("failed", error)}, [])
-    record = record_of(plan, 1)
-    assert (record["task"], record["status"], record["error"]) == (TASK, "failed", error)
-    assert ("sources" in record) == ("running" in script)
+    assert (record["seed"], record["config"]) == (2, {"env_steps": 1000})
 
 
 def test_the_seeds_of_one_process_end_each_on_their_own(tmp_path: Path, stand_in: StandIn) -> None:
@@ -288,26 +273,6 @@ def test_a_process_finds_this_checkout_and_uses_one_thread(
     launch(plan, ignore)
     said = json.loads((plan.directory / TASK / "seeds-1.log").read_text())
     assert said == [f"{ROOT}:/somewhere/else", "1", "1", "1", ""]
-
-
-@pytest.mark.parametrize(
-    ("content", "expected"),
-    [
-        *[(torn, None) for torn in ("", "a,b", "a,b\n", "a,b\n1,2", "a,b\n1,2\n3,4,5\n")],
-        ("a,b\n1,2\n3,4\n", {"a": "3", "b": "4"}),
-        ("a,b\n1,2\n3,4", {"a": "1", "b": "2"}),
-        pytest.param("a,b\n" + "1,2\n" * 50_000 + "3,4\n", {"a": "3", "b": "4"}, id="many lines"),
-        pytest.param("a,b\n1," + "2" * 9999 + "\n", {"a": "1", "b": "2" * 9999}, id="long line"),
-    ],
-)
-def test_the_last_row_is_the_last_whole_line(
-    content: str, expected: dict[str, str] | None, tmp_path: Path
-) -> None:
-    """Torn headers and torn lines are not read, however long the file or its lines are."""
-    path = tmp_path / "table.csv"
-    assert last_row(path) is None
-    path.write_text(content)
-    assert last_row(path) == expected
 
 
 def test_a_diverged_seed_stays_so_where_others_go_on_from_its_checkpoint(

@@ -99,13 +99,27 @@ def test_a_speed_is_that_of_the_last_minutes_of_learning() -> None:
     assert row.env_steps_per_second == pytest.approx(2.0), "rows may be further apart"
 
 
-def test_a_table_whose_first_line_never_ends_costs_nothing(tmp_path: Path) -> None:
-    """The harness watches on."""
-    with (path := tmp_path / "timing.csv").open("wb") as file:
-        file.truncate(2**30)
+@pytest.mark.parametrize(
+    ("content", "expected"),
+    [
+        *[(torn, None) for torn in ("", "a,b", "a,b\n", "a,b\n1,2", "a,b\n1,2\n3,4,5\n")],
+        ("a,b\n1,2\n3,4\n", {"a": "3", "b": "4"}),
+        ("a,b\n1,2\n3,4", {"a": "1", "b": "2"}),
+        pytest.param("a,b\n" + "1,2\n" * 50_000 + "3,4\n", {"a": "3", "b": "4"}, id="many lines"),
+        pytest.param("a,b\n1," + "2" * 9999 + "\n", {"a": "1", "b": "2" * 9999}, id="long line"),
+        pytest.param("\0" * 2**24, None, id="no end of a first line"),
+    ],
+)
+def test_the_last_row_is_the_last_whole_line(
+    content: str, expected: dict[str, str] | None, tmp_path: Path
+) -> None:
+    """Torn headers and torn lines are not read, however long file and lines are, nor kept."""
+    path = tmp_path / "table.csv"
+    assert last_row(path) is None
+    path.write_text(content)
     tracemalloc.start()
     try:
-        assert last_row(path) is None
-        assert tracemalloc.get_traced_memory()[1] < 2**20
+        assert last_row(path) == expected
+        assert tracemalloc.get_traced_memory()[1] < 2**22
     finally:
         tracemalloc.stop()
