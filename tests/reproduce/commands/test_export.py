@@ -51,15 +51,14 @@ def observations(policy: Policy, number: int) -> np.ndarray:
     return generator.normal(size=shape).astype(np.float32)
 
 
-def test_every_agent_is_exported() -> None:
-    """A new one needs no code for it, but a case here."""
-    assert {case.partition(",")[0] for case in RUNS} == set(agents.AGENTS)
-
-
 @pytest.mark.usefixtures("unchecked")
 @pytest.mark.parametrize("case", RUNS)
 def test_a_graph_acts_as_its_policy(case: str, tmp_path: Path) -> None:
-    """The same modes in the task's units, of more observations than it was made with."""
+    """The same modes in the task's units, of more observations than it was made with.
+
+    A new agent needs no code for it, but a case here.
+    """
+    assert {case.partition(",")[0] for case in RUNS} == set(agents.AGENTS)
     policy = agents.load_policy(folder_of(case, tmp_path))
     graph, _ = graph_of(policy)
     obs = observations(policy, 16)

@@ -3,7 +3,6 @@
 import os
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -32,61 +31,39 @@ def path(tmp_path: Path) -> Path:
     return tmp_path / "exact.json"
 
 
-@pytest.fixture
-def step() -> Callable[[], object]:
-    """A small update in its steady state."""
+def test_whatever_a_step_costs_more_is_found_and_named(path: Path) -> None:
+    """Beside a small update in its steady state, with the counts before and after.
+
+    An operator; a value read by the host, on a CPU too where that costs nothing, or a shape of
+    values; a list that keeps ten floats of every step; twice 2 * 4 * 8 * 8 FLOPs of a product,
+    forwards and for the weight's gradient.
+    """
     weight = torch.nn.Parameter(torch.randn(8, 8))
     optimiser = torch.optim.Adam([weight], fused=True)
+    number, mask, kept = torch.ones(()), torch.tensor([True, False]), list[torch.Tensor]()
+    left, right = torch.ones(4, 8), torch.ones(8, 8)
 
-    def repeat() -> None:
+    def step() -> None:
         optimiser.zero_grad()
-        (torch.ones(4, 8) @ weight).square().mean().backward()
+        (left @ weight).square().mean().backward()
         optimiser.step()
 
-    return repeat
-
-
-def _alarm(step: Callable[[], object], planted: Callable[[], object], path: Path) -> str:
-    """Return what the exact tier says of `planted` where `step` is the baseline."""
     exact.write({"step": exact.count(step)}, path)
     (same,) = exact.judge({"step": exact.count(step)}, path)
     assert not same.alarm, same.text
-    (finding,) = exact.judge({"step": exact.count(planted)}, path)
-    assert finding.alarm
-    assert exact.DECLARE in finding.text
-    return finding.text
-
-
-def test_one_more_operator_is_found(step: Callable[[], object], path: Path) -> None:
-    """By its name, with the times before and after."""
-    number = torch.zeros(3)
-    assert "aten.cos.default 0 -> 1" in _alarm(step, lambda: (step(), number.cos()), path)
-
-
-def test_a_synchronisation_is_found(step: Callable[[], object], path: Path) -> None:
-    """A value read by the host, on a CPU too where that costs nothing, or a shape of values."""
-    number, mask = torch.ones(()), torch.tensor([True, False])
-    text = _alarm(step, lambda: (step(), number.item()), path)
-    assert "synchronisations 0 -> 1" in text
-    text = _alarm(step, lambda: (step(), number.expand(2)[mask]), path)
-    assert "synchronisations 0 -> 1" in text
-    for read in (number.cpu, number.tolist, number.numpy, lambda: number.to("cpu")):
-        text = _alarm(step, lambda read=read: (step(), read()), path)
-        assert "synchronisations 0 -> 1" in text
-
-
-def test_memory_that_is_not_freed_is_found(step: Callable[[], object], path: Path) -> None:
-    """A list that keeps a tensor of every step: 40 bytes of ten floats, or a cache line's more."""
-    kept: list[torch.Tensor] = []
-    text = _alarm(step, lambda: (step(), kept.append(torch.empty(10))), path)
-    assert "growth_bytes 0 -> 40" in text
-
-
-def test_wasted_products_are_found(step: Callable[[], object], path: Path) -> None:
-    """Twice 2 * 4 * 8 * 8 FLOPs for a product, forwards and for the weight's gradient."""
-    left, right = torch.ones(4, 8), torch.ones(8, 8)
-    text = _alarm(step, lambda: (step(), left @ right), path)
-    assert "flops 1,024 -> 1,536" in text
+    reads = (number.item, number.cpu, number.tolist, number.numpy, lambda: number.to("cpu"))
+    for planted, said in (
+        (number.cos, "aten.cos.default 0 -> 1"),
+        *((read, "synchronisations 0 -> 1") for read in reads),
+        (lambda: number.expand(2)[mask], "synchronisations 0 -> 1"),
+        (lambda: kept.append(torch.empty(10)), "growth_bytes 0 -> 40"),
+        (lambda: left @ right, "flops 1,024 -> 1,536"),
+    ):
+        counts = exact.count(lambda planted=planted: (step(), planted()))
+        (finding,) = exact.judge({"step": counts}, path)
+        assert finding.alarm
+        assert said in finding.text
+        assert exact.DECLARE in finding.text
 
 
 def test_counts_under_another_torch_are_not_compared_and_it_says_so(path: Path) -> None:
