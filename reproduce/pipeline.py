@@ -123,12 +123,8 @@ def _mark(plan: Plan, runs: Sequence[Run], verdicts: pd.DataFrame) -> pd.DataFra
 
 
 def write_report(plan: Plan, tables: Mapping[str, pd.DataFrame]) -> None:
-    """Write the tables of `gather`, `report.json`, figures and `index.html` into a plan's folder.
-
-    With `--context` figures show published curves that do not judge; the page can always.
-    """
-    described = _describe(plan, tables["verdicts"])
-    write_tables(plan.directory, tables, described, plan.rule, context=plan.context)
+    """Write the tables of `gather`, with what `write_tables` adds, into a plan's folder."""
+    write_tables(plan.directory, tables, _describe(plan, tables["verdicts"]), plan.rule)
 
 
 def write_tables(
@@ -136,12 +132,10 @@ def write_tables(
     tables: Mapping[str, pd.DataFrame],
     report: Mapping[str, Any],
     rule: str,
-    *,
-    context: bool = False,
 ) -> None:
     """Write tables, `report.json`, figures and `index.html` into a folder.
 
-    Figures show published curves that do not judge as `context` only.
+    Figures show the published curves that judge; the page shows all.
     """
     directory.mkdir(parents=True, exist_ok=True)
     for name, table in tables.items():
@@ -152,8 +146,8 @@ def write_tables(
     credits = references.credits_of(report["agent"], named)
     write_json(directory / "report.json", dict(report) | {"sources": credits})
     rows = records(verdicts)
-    shown = theirs if context else theirs[theirs["role"] == "judge"]
-    drawn = frames.learning_curves({"ours": curves}, shown, report["env_steps"], credits)
+    judges = theirs[theirs["role"] == "judge"]
+    drawn = frames.learning_curves({"ours": curves}, judges, report["env_steps"], credits)
     said, unit = panel_remarks(rows, drawn), f"episode return ({rule})"
     figures.draw_curves(drawn, said, directory, unit=unit)
     if drawn["wall_time"].notna().any():

@@ -24,7 +24,7 @@ from suite.base.errors import UsageError
 def main(argv: Sequence[str]) -> int:
     """Do everything but run, for a plan that was run before."""
     parser = flags.make_parser("report", "gather, check and draw again what was run", "--task-from")
-    add_flags(parser, (*GRID, "context", "open"))
+    add_flags(parser, (*GRID, "open"))
     request = read_request(parser.parse(argv))
     is_default = request.runs_dir == FIELDS["runs_dir"].default
     if not is_default and not request.runs_dir.exists():
@@ -38,7 +38,7 @@ def main(argv: Sequence[str]) -> int:
         this = f"this is results/published/{plan.name}"
         say(console, f"Nothing was run in {request.runs_dir} yet; {this}:\n{variants}")
     plan = plan or load_plan(*where)
-    return report(with_baseline(replace(plan, context=request.context, open=request.open)), console)
+    return report(with_baseline(replace(plan, open=request.open)), console)
 
 
 def without_updates(plan: Plan) -> list[str]:

@@ -1,7 +1,6 @@
 """Make a plan from a request, and a request of a plan: as a command, and as `plan.json`."""
 
 import dataclasses
-import hashlib
 import itertools
 import math
 import re
@@ -16,7 +15,7 @@ from reproduce.plan import grid as planning
 from reproduce.plan.declared import MIN_SEEDS, PLAN, declared_in, keep_declared, read_plan
 from reproduce.plan.grid import Plan
 from reproduce.plan.places import Cluster, check_writable, choose_device, default_workers
-from reproduce.plan.presets import Source, source_of, tasks_of
+from reproduce.plan.presets import source_of, tasks_of
 from reproduce.plan.request import FIELDS, SAVED, Request, check, words_of
 from reproduce.plan.status import NOT_SETTINGS
 from reproduce.words import counted
@@ -29,8 +28,6 @@ from suite.settings.recorded import without_removed
 
 LARGEST = 100
 """Variants of one sweep."""
-LONGEST_NAME = 120
-"""Characters of a folder's name before it is shortened."""
 THREADS = {
     "num_threads": "is 1 in every process",
     "env_threads": "is 1 in every process, and its share of the cores that no run keeps busy",
@@ -156,10 +153,7 @@ def variants_of(
 
 def folder_name(settings: Sequence[str]) -> str:
     """Return the name of a variant's runs folder: its settings."""
-    name = ",".join(re.sub(r"[^\w.=+-]", "-", setting) for setting in settings)
-    if len(name) <= LONGEST_NAME:
-        return name
-    return f"{name[:LONGEST_NAME]}-{hashlib.sha256(name.encode()).hexdigest()[:8]}"
+    return ",".join(re.sub(r"[^\w.=+-]", "-", setting) for setting in settings)
 
 
 def _values(config: Any, setting: str) -> list[str]:
@@ -240,15 +234,7 @@ def _python() -> str:
 
 def load_plan(agent: str, suite: str, source: str | None, runs_dir: Path) -> Plan:
     """Return the plan that was last run in its place; a `UsageError` if none was."""
-    found = source_of(agent, suite, source)
-    return _load(found, read_grid(found.folder(runs_dir)), runs_dir)
-
-
-def load_grid(folder: Path) -> Plan:
-    """Return the plan that was last run in a folder `<agent>-<suite>/<source>`, as `load_plan`."""
-    saved = read_grid(folder)
-    source = source_of(saved["agent"], saved["suite"], folder.name)
-    return _load(source, saved, folder.parent.parent)
+    return load_grid(source_of(agent, suite, source).folder(runs_dir))
 
 
 def load_published_plan(agent: str, suite: str, source: str | None, runs_dir: Path) -> Plan | None:
@@ -260,8 +246,7 @@ def load_published_plan(agent: str, suite: str, source: str | None, runs_dir: Pa
     published = found.folder(planning.PUBLISHED)
     if (found.folder(runs_dir) / PLAN).exists() or not (published / PLAN).exists():
         return None
-    plan = _load(found, read_grid(published), runs_dir)
-    return keep_declared(dataclasses.replace(plan, published=True))
+    return keep_declared(dataclasses.replace(load_grid(published, runs_dir), published=True))
 
 
 def sweep_below(agent: str, suite: str, source: str | None, runs_dir: Path) -> str:
@@ -281,8 +266,12 @@ def read_grid(folder: Path) -> dict[str, Any]:
     return saved
 
 
-def _load(source: Source, saved: Mapping[str, Any], runs_dir: Path) -> Plan:
-    """Return the plan that a file's content says, with its runs and reports in `runs_dir`."""
+def load_grid(folder: Path, runs_dir: Path | None = None) -> Plan:
+    """Return the plan that was last run in a folder `<agent>-<suite>/<source>`, as `load_plan`.
+
+    Its runs and reports are in `runs_dir`; None: there.
+    """
+    saved = read_grid(folder)
     for task in saved["env_steps"]:
         module = task.rpartition(":")[0]
         if module and module not in sys.modules:
@@ -292,7 +281,8 @@ def _load(source: Source, saved: Mapping[str, Any], runs_dir: Path) -> Plan:
             )
     settings = {key: str(value) for key, value in without_removed(saved["settings"]).items()}
     asked: dict[str, Any] = {name: saved[name] for name in [*SAVED][2:]}
-    asked |= {"source": source.name, "settings": settings, "baseline": saved.get("baseline")}
-    asked |= {"device": "cpu", "runs_dir": runs_dir}  # its own device may not be here
-    plan = make_plan(source.agent, source.suite, **asked)
+    asked |= {"source": folder.name, "settings": settings, "baseline": saved.get("baseline")}
+    asked |= {"device": "cpu"}  # its own may not be here
+    asked |= {"runs_dir": runs_dir or folder.parent.parent}
+    plan = make_plan(saved["agent"], saved["suite"], **asked)
     return keep_declared(dataclasses.replace(plan, device=saved["device"]), own_first=True)

@@ -77,17 +77,12 @@ class Run:
         return self.status in ENDED
 
 
-def with_status(run: Run) -> Run:
-    """Return a run as its folder says: planned, running, finished, diverged, failed or damaged.
+def with_status(run: Run, record: Mapping[str, Any] | None) -> Run:
+    """Return a run as its record says: planned, running, finished, diverged, failed or damaged.
 
     `shorter`: it finished with fewer steps than are planned now, and goes on from its checkpoint.
     `damaged`: it was finished; it is not what its folder says, or its files have changed since.
     """
-    return _with_status(run, read_record(run.directory))
-
-
-def _with_status(run: Run, record: Mapping[str, Any] | None) -> Run:
-    """Return a run as its record says, once it is read."""
     if record is None:
         return replace(run, status="planned", error="")
     is_short = record["status"] == "finished" and record["config"]["env_steps"] < run.env_steps
@@ -130,7 +125,7 @@ def run_of(plan: "Plan", task: str, seed: int) -> Run:
     for place in (own, *others):
         record = read_record(place)
         if place == own:
-            here = _with_status(here, record)
+            here = with_status(here, record)
         elif record and record["status"] == "damaged":
             remark = f"in {place.parent} is damaged: {place.name} {record['error']}"
         if record is None or record["status"] not in ENDED:
@@ -153,7 +148,7 @@ def _counted(plan: "Plan", run: Run, record: Mapping[str, Any]) -> Run:
     code = {} if number is None else {"uncommitted": ()}
     remark = why_left_out(plan, run.directory, record, **code)
     counts = not remark if number is None else number_of(record) == number
-    run = replace(_with_status(run, record), remark=remark)
+    run = replace(with_status(run, record), remark=remark)
     return run if counts else replace(run, status="left out")
 
 
@@ -255,7 +250,7 @@ def check_extensions(plan: "Plan", runs: Iterable[Run]) -> None:
     """Refuse to plan a longer run where a finished one cannot go on."""
     for run in runs:
         record = read_record(run.directory)
-        if not record or _with_status(run, record).status != "shorter":
+        if not record or with_status(run, record).status != "shorter":
             continue
         if reason := _obstacle(plan, run, record):
             raise UsageError(

@@ -183,7 +183,7 @@ class Pool:
 
     def _keep_aside(self, run: Run) -> None:
         """Move a damaged run's folder aside."""
-        run = with_status(run)
+        run = with_status(run, read_record(run.directory))
         if run.status != "damaged":
             return
         aside = run.directory.with_name(f"{run.directory.name}.damaged")
@@ -273,18 +273,20 @@ class Pool:
 
 def _has_result(row: Progress, log: Sequence[str]) -> bool:
     """Return whether a run is finished or diverged; if so, take over its result."""
-    run = with_status(row.run)  # `shorter` if its agent refused to go on
-    if not run.has_ended:
+    record = read_record(row.run.directory)
+    run = with_status(row.run, record)  # `shorter` if its agent refused to go on
+    if not record or not run.has_ended:
         return False
     row.state, row.error = run.status, run.error
     if row.state == "diverged":
-        _write_record(run, {**(read_record(run.directory) or {}), "log_tail": log[-LOG_LINES:]})
+        _write_record(run, record | {"log_tail": log[-LOG_LINES:]})
     return True
 
 
 def _fail_recorded(row: Progress, group: Group, reason: str, log: Sequence[str]) -> None:
     """Record a run as failed; keep the other entries of its own record."""
-    run, record = with_status(row.run), read_record(row.run.directory) or {}
+    record = read_record(row.run.directory) or {}
+    run = with_status(row.run, record or None)
     if run.status == "damaged":
         reason, record = run.error, {}
     row.state = "failed"

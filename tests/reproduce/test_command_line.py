@@ -54,7 +54,6 @@ sac classic --env-step 3
 sac classic --$(x)
 sac classic --env-steps 0
 sac classic --num-seeds 0
-sac classic --num-seeds 300000
 sac classic --workers 0
 sac classic --seeds -1
 sac classic --seeds 2147483648
