@@ -1,39 +1,85 @@
-"""`watch`: show a grid that another process or machine runs."""
+"""`watch`: show a grid that another process, or another machine, runs: nothing is written."""
 
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from reproduce.commands import flags
-from reproduce.plan.make import load_grid, load_plan
+from reproduce.plan.declared import PLAN
+from reproduce.plan.grid import Plan
+from reproduce.plan.make import load_grid, way_on
 from reproduce.plan.request import RUNS
-from reproduce.run import watch as watching
+from reproduce.run.lease import Holders
+from reproduce.run.progress import OVER, Board, Progress, board_of, read_progress
 from reproduce.run.view import View, say
 from suite.base.errors import UsageError
 from suite.record.live import Curves
+from suite.record.manifest import stamp
+from suite.record.records import ENDED
+
+LOOK_SECONDS = 1.0
+"""Time between two looks at the files."""
+IDLE_LOOKS = 5
+"""Between two runs nobody holds a lease, for less than this."""
+
+
+def find_grid(folder: Path) -> Path:
+    """Return the folder of the grid that was started last, at a folder or below it.
+
+    One of a sweep that was begun anew lies four folders deep. Controls are left out.
+    """
+    found = [path for depth in range(5) for path in folder.glob(f"{'*/' * depth}{PLAN}")]
+    paths = [path for path in found if "controls" not in path.relative_to(folder).parts]
+    if not paths:
+        example = "python -m reproduce a2c classic"
+        raise UsageError(f"{folder} holds no grid: start one first, for example by `{example}`")
+    return max(paths, key=lambda path: path.stat().st_mtime_ns).parent
+
+
+def watch(plan: Plan, show: Callable[[Board], None]) -> Board:
+    """Show a grid until every run has ended; return how."""
+    board, written = board_of(plan.runs(), plan.workers), stamp(plan.directory / PLAN)
+    holders, idle = Holders(), 0
+    while True:
+        if stamp(plan.directory / PLAN) != written:  # it was started once more, with other runs
+            plan, written = load_grid(plan.directory.absolute()), stamp(plan.directory / PLAN)
+            now = board_of(plan.runs(), plan.workers)
+            board.rows, board.side_by_side = now.rows, now.side_by_side
+        for row in board.rows:
+            if row.state not in ENDED:
+                _look_at(row, plan, holders)
+        show(board)
+        if all(row.state in OVER for row in board.rows):
+            return board
+        idle = 0 if board.count("running") else idle + 1
+        if idle == IDLE_LOOKS:
+            on = way_on(plan)
+            board.notes.append(f"Nobody runs this grid now; watching until somebody does; {on}")
+        time.sleep(LOOK_SECONDS)
+
+
+def _look_at(row: Progress, plan: Plan, holders: Holders) -> None:
+    run = plan.run(*row.run.key)
+    is_held = holders.is_held(run.directory)
+    if is_held or run.has_ended:
+        read_progress(row)
+    if run.has_ended or (run.status == "failed" and not is_held):
+        row.state, row.error = run.status, run.error
+    else:
+        row.state = "running" if is_held else "waiting"
 
 
 def main(argv: Sequence[str]) -> int:
     """Show a grid that another process or machine runs until it has ended."""
     about = "show a grid that another process or machine runs, live"
     parser = flags.make_parser("watch", about, "--task-from")
-    text = "a folder with grids below it, of which the last to be started is shown (default: the "
-    text += "runs directory); or a grid"
-    parser.add_argument("grid", nargs="*", metavar="RUNS_DIR | AGENT SUITE", help=text)
-    parser.add_argument("--like", metavar="SOURCE", help="of AGENT SUITE; default: the suite's")
-    parser.add_argument("--runs-dir", type=Path, default=RUNS, metavar="DIR")
+    text = "a folder with grids below it, of which the last to be started is shown (default: runs)"
+    parser.add_argument("folder", type=Path, nargs="?", default=RUNS, metavar="DIR", help=text)
     text = "draw return, losses, entropy and temperature, too; of several tasks returns alone"
     parser.add_argument("--plot", action="store_true", help=text)
     options = parser.parse(argv)
-    if len(options.grid) > 2 or (options.like and len(options.grid) < 2):
-        raise UsageError("name a runs directory or an agent and a suite, for example: sac mujoco")
-    if len(options.grid) == 2:
-        agent, suite = options.grid
-        plan = load_plan(agent, suite, options.like, options.runs_dir)
-    else:
-        folder = Path(*options.grid) if options.grid else options.runs_dir
-        plan = load_grid(watching.find_grid(folder).absolute())
-    console = flags.make_console()
+    plan, console = load_grid(find_grid(options.folder).absolute()), flags.make_console()
     say(console, f"{plan.title}, in {plan.directory}; Ctrl-C ends the view, not the runs")
     with View(console, Curves(console) if options.plot else None) as view:
-        board = watching.watch(plan, view)
+        board = watch(plan, view)
     return 2 if board.count("failed") else 0

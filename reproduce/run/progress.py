@@ -14,8 +14,6 @@ from suite.base.files import CHECKPOINT, open_regular
 
 OVER = ("finished", "diverged", "failed")
 """Final states of a run: in the end, planned = finished + diverged + failed."""
-WINDOW_SECONDS = 120.0
-"""How much of a run's last rows says how fast it is."""
 
 
 @dataclass
@@ -29,26 +27,8 @@ class Progress:
     """Steps that its last row states."""
     last_return: float | None = None
     error: str = ""
-    marks: list[tuple[float, int]] = field(default_factory=list)
-    """Seconds and steps of its rows in the last `WINDOW_SECONDS`; one until it learns."""
-
-    def hear(self, seconds: float, env_steps: int, *, learns: bool) -> None:
-        """Take in the last row of the run's file."""
-        mark = (seconds, env_steps)
-        if mark in self.marks:
-            return
-        last, self.env_steps = self.marks[-1:], env_steps
-        recent = [each for each in self.marks if seconds - each[0] <= WINDOW_SECONDS] or last
-        goes_on = learns and last and last[0][0] <= seconds
-        self.marks = [*recent, mark] if goes_on else [mark]
-
-    @property
-    def env_steps_per_second(self) -> float | None:
-        """Return its speed in the last minutes, evaluations included; None before it learns."""
-        if len(self.marks) < 2:
-            return None
-        (began, first), *_, (now, last) = self.marks
-        return (last - first) / max(now - began, 1e-9)
+    env_steps_per_second: float | None = None
+    """In the last log interval, evaluations included; None before it learns."""
 
 
 @dataclass
@@ -112,9 +92,9 @@ def read_progress(row: Progress) -> None:
         for name in ("timing", "evaluations", "episodes")
     )
     with contextlib.suppress(KeyError, ValueError, OverflowError):  # damaged files tell nothing
-        if timing and math.isfinite(seconds := float(timing["wall_seconds"])):
-            learns = float(timing["num_updates"]) > 0
-            row.hear(seconds, int(float(timing["env_steps"])), learns=learns)
+        if timing and math.isfinite(speed := float(timing["env_steps_per_second"])):
+            row.env_steps = int(float(timing["env_steps"]))
+            row.env_steps_per_second = speed if float(timing["num_updates"]) > 0 else None
         if evaluation:
             row.last_return = float(evaluation["mean_return"])
         elif episode:

@@ -1,7 +1,6 @@
 """The view of running runs: a live table, or plain lines without a terminal."""
 
 import time
-from types import TracebackType
 from typing import TYPE_CHECKING
 
 from rich import box
@@ -57,22 +56,14 @@ class View:
             self._live.start()
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         if self._live:
             self._live.stop()
         elif self._curves and not self._console.is_jupyter:
             self._console.print(self._curves.shown)
 
     def __call__(self, board: Board) -> None:
-        """Show the state of every run; print each note and each end of a run once.
-
-        Without a terminal a line is not said again until another was.
-        """
+        """Show the state of every run; print each note and each end of a run once."""
         for note in board.notes[self._num_notes :]:
             say(self._console, note)
         self._num_notes = len(board.notes)

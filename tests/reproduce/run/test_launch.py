@@ -30,7 +30,7 @@ from tests.reproduce.run.boards import ends, ignore, record_of
 FINISH = "end(folders[0], 'finished')"
 CRASH = "print('all is well', flush=True); raise MemoryError('no more')"
 SLEEP = """
-(folders[0] / "timing.csv").write_text("env_steps,num_updates,wall_seconds\\n77,0,1.0\\n")
+(folders[0] / "timing.csv").write_text("env_steps,num_updates,env_steps_per_second\\n77,0,1.0\\n")
 (folders[0] / "pid").write_text(str(os.getpid()))
 time.sleep(60)
 """

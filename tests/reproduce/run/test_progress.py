@@ -6,25 +6,14 @@ from pathlib import Path
 import pytest
 
 from reproduce.plan.status import Run
-from reproduce.run.progress import (
-    WINDOW_SECONDS,
-    Board,
-    Progress,
-    board_of,
-    last_row,
-    read_progress,
-)
+from reproduce.run.progress import Board, Progress, board_of, last_row, read_progress
 from suite.base.files import CHECKPOINT
 
 
 def rows(*states: tuple[str, int, float | None]) -> list[Progress]:
-    """Runs of 1,000 steps by state, steps done and steps per second so far."""
+    """Runs of 1,000 steps by state, steps done and steps per second."""
     run = Run("Hopper-v4", 1, 1000, Path("nowhere"), "planned")
-    made = []
-    for state, done, speed in states:
-        marks = [(1.0, 0), (1.0 + done / speed, done)] if speed else []
-        made.append(Progress(run, state, done, marks=marks))
-    return made
+    return [Progress(run, state, done, env_steps_per_second=speed) for state, done, speed in states]
 
 
 @pytest.mark.parametrize(
@@ -55,14 +44,14 @@ def test_progress_is_what_the_files_say_so_far(tmp_path: Path) -> None:
     """Steps, speed once it learns, and the last return: episodes until there are evaluations."""
     row = Progress(Run("Hopper-v4", 1, 1000, tmp_path, "running"), "running")
     for name, text, *expected in (
-        ("timing", "env_steps,num_updates,wall_seconds\n", 0, None, None),
-        ("timing", "100,0,1.0\n", 100, None, None),
+        ("timing", "env_steps,num_updates,wall_seconds,env_steps_per_second\n", 0, None, None),
+        ("timing", "100,0,1.0,100.0\n", 100, None, None),
         ("episodes", "env_steps,episode_return,episode_length\n99,-7.5,3\n", 100, None, -7.5),
-        ("timing", "200,50,3.5\n", 200, 40.0, -7.5),
+        ("timing", "200,50,3.5,40.0\n", 200, 40.0, -7.5),
         ("evaluations", "env_steps,mean_return\n200,12.25\n", 200, 40.0, 12.25),
         ("timing", "300,150,6", 200, 40.0, 12.25),
-        ("timing", ".0\n", 300, 40.0, 12.25),
-        ("evaluations", "300,20.5\n400", 300, 40.0, 20.5),
+        ("timing", ".0,50.0\n", 300, 50.0, 12.25),
+        ("evaluations", "300,20.5\n400", 300, 50.0, 20.5),
     ):
         with (tmp_path / f"{name}.csv").open("a") as file:
             file.write(text)
@@ -73,30 +62,15 @@ def test_progress_is_what_the_files_say_so_far(tmp_path: Path) -> None:
 def test_a_run_that_goes_on_shows_what_it_has_before_it_starts(tmp_path: Path) -> None:
     """One with a checkpoint: others begin at nothing, whatever rows lie there."""
     run = Run("Hopper-v4", 1, 1000, tmp_path, "running")
-    (tmp_path / "timing.csv").write_text("env_steps,num_updates,wall_seconds\n600,6,30.0\n")
+    columns = "env_steps,num_updates,env_steps_per_second\n"
+    (tmp_path / "timing.csv").write_text(f"{columns}600,6,30.0\n")
     assert board_of([run], 1).rows[0].env_steps == 0
     (tmp_path / CHECKPOINT).mkdir()
     (row,) = board_of([run], 1).rows
     assert (row.state, row.env_steps) == ("waiting", 600)
-    (tmp_path / "timing.csv").write_text("env_steps,num_updates,wall_seconds\n700,7,nan\n")
+    (tmp_path / "timing.csv").write_text(f"{columns}700,7,nan\n")
     read_progress(row)
     assert row.env_steps == 600, "a damaged file tells nothing"
-
-
-def test_a_speed_is_that_of_the_last_minutes_of_learning() -> None:
-    """Ten steps a second, then five; neither the warm-up nor a life before counts."""
-    (row,) = rows(("running", 0, None))
-    row.hear(1.0, 900, learns=False)
-    row.hear(2.0, 1000, learns=False)
-    assert row.env_steps_per_second is None
-    for number in range(1, 101):
-        row.hear(2.0 * number + max(number - 50, 0) * 2.0, 1000 + 20 * number, learns=True)
-    assert WINDOW_SECONDS < 50 * 4.0
-    assert row.env_steps_per_second == pytest.approx(5.0)
-    row.hear(100.0, 1500, learns=True)
-    assert row.env_steps_per_second is None
-    row.hear(100.0 + 2 * WINDOW_SECONDS, 1500 + 480, learns=True)
-    assert row.env_steps_per_second == pytest.approx(2.0), "rows may be further apart"
 
 
 @pytest.mark.parametrize(

@@ -21,13 +21,10 @@ WORDS = ("60 running", "Hopper-v4", "critic_loss", "seed 1  over 0 to 20 env_ste
 
 
 def progress(seed: int, state: str, **fields: Any) -> Progress:
-    """A run of 1,000 steps of a task; `speed`: its steps per second so far."""
+    """A run of 1,000 steps of a task; `speed`: its steps per second."""
     status = "finished" if fields.pop("already", False) else "planned"
     run = Run(str(fields.pop("task", "Hopper-v4")), seed, 1000, Path("nowhere"), status)
-    steps, speed = fields.get("env_steps"), fields.pop("speed", None)
-    row = Progress(run, state)
-    if isinstance(steps, int) and isinstance(speed, float):
-        row.marks = [(1.0, 0), (1.0 + steps / speed, steps)]
+    row = Progress(run, state, env_steps_per_second=fields.pop("speed", None))
     for name, value in fields.items():
         setattr(row, name, value)
     return row

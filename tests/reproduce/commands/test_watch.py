@@ -3,16 +3,17 @@
 import dataclasses
 import json
 import os
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
+from reproduce.commands import watch as watching
+from reproduce.commands.watch import find_grid, watch
 from reproduce.plan.grid import Plan
-from reproduce.plan.make import command
-from reproduce.run import watch as watching
+from reproduce.plan.make import command, load_grid
 from reproduce.run.lease import Leases
 from reproduce.run.progress import Board
-from reproduce.run.watch import Watcher, find_grid, load_grid, watch
 from tests.messages import refused
 from tests.reproduce.conftest import TASK, pendulum, record_run, saved, tree
 
@@ -27,6 +28,23 @@ def states(board: Board) -> dict[int, str]:
     return {row.run.seed: row.state for row in board.rows}
 
 
+def seen(plan: Plan, *deeds: Callable[[], object]) -> tuple[list[dict[int, str]], Board]:
+    """The states at each look, with a deed after each but the last; and the board."""
+    shown, left = list[dict[int, str]](), list(deeds)
+
+    def show(board: Board) -> None:
+        shown.append(states(board))
+        if left:
+            left.pop(0)()
+
+    return shown, watch(plan, show)
+
+
+@pytest.fixture(autouse=True)
+def _at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(watching, "LOOK_SECONDS", 0.0)
+
+
 def test_the_board_follows_leases_and_records(tmp_path: Path) -> None:
     """Held is running, ended is what the record says, all else waits; nothing is written."""
     plan = grid(tmp_path, 1, 2, 3, 4)
@@ -35,37 +53,35 @@ def test_the_board_follows_leases_and_records(tmp_path: Path) -> None:
     leases = Leases(plan.directory)
     assert leases.claim(run)
     before = tree(tmp_path)
-    watcher = Watcher(load_grid(plan.directory))
-    assert not watcher.look()
-    assert states(watcher.board) == {1: "finished", 2: "running", 3: "waiting", 4: "waiting"}
-    row = watcher.board.rows[1]
-    assert (row.env_steps, row.last_return) == (500, -7.0)
-    assert tree(tmp_path) == before
-    leases.release(run)
-    record_run(plan, TASK, 2, {500: -7.0, 1000: -6.0})
-    record_run(plan, TASK, 3, status="failed")
-    record_run(plan, TASK, 4, status="diverged")
-    assert watcher.look()
-    assert states(watcher.board) == {1: "finished", 2: "finished", 3: "failed", 4: "diverged"}
-    assert watcher.board.rows[2].error == "exit 1: no memory"
+
+    def end() -> None:
+        assert tree(tmp_path) == before
+        leases.release(run)
+        record_run(plan, TASK, 2, {500: -7.0, 1000: -6.0})
+        record_run(plan, TASK, 3, status="failed")
+        record_run(plan, TASK, 4, status="diverged")
+
+    (first, last), board = seen(load_grid(plan.directory), end)
+    assert first == {1: "finished", 2: "running", 3: "waiting", 4: "waiting"}
+    assert last == {1: "finished", 2: "finished", 3: "failed", 4: "diverged"}
+    assert (board.rows[1].env_steps, board.rows[1].last_return) == (1000, -6.0)
+    assert board.rows[2].error == "exit 1: no memory"
 
 
 def test_a_grid_that_is_started_with_more_seeds_shows_them(tmp_path: Path) -> None:
     """As a second command with more seeds does."""
     plan = grid(tmp_path, 1)
-    record_run(plan, TASK, 1)
-    watcher = Watcher(plan)
-    assert watcher.look()
-    grid(tmp_path, 1, 2)
-    assert not watcher.look()
-    assert states(watcher.board) == {1: "finished", 2: "waiting"}
+
+    def start() -> None:
+        record_run(plan, TASK, 1)
+        grid(tmp_path, 1, 2)
+
+    shown, _ = seen(plan, start, lambda: record_run(plan, TASK, 2))
+    assert shown == [{1: "waiting"}, {1: "finished", 2: "waiting"}, {1: "finished", 2: "finished"}]
 
 
-def test_watching_ends_with_the_runs_and_says_if_nobody_runs_them(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_watching_ends_with_the_runs_and_says_if_nobody_runs_them(tmp_path: Path) -> None:
     """The view is shown until, and after, the last run has ended."""
-    monkeypatch.setattr(watching, "LOOK_SECONDS", 0.0)
     plan, shown = grid(tmp_path, 1), list[str]()
 
     def show(board: Board) -> None:
