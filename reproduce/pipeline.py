@@ -191,7 +191,6 @@ def tally(runs: pd.Series) -> str:
 
 
 def _describe(plan: Plan, verdicts: pd.DataFrame) -> dict[str, Any]:
-    """Return the content of `report.json`: settings and circumstances of the runs."""
     records = [record for run in plan.runs() if (record := read_record(run.directory))]
     ends = [str(record["ended_at"]) for record in records if record.get("ended_at")]
     first = records[0] if records else {}

@@ -41,7 +41,6 @@ def compare(runs_a: Path, runs_b: Path) -> list[dict[str, Any]]:
 
 
 def _finished(runs: Path) -> dict[str, list[Path]]:
-    """Return the folders of finished runs by task."""
     found: dict[str, list[Path]] = {}
     for file in sorted(runs.glob("*/seed-*/run.json")):
         record = read_record(file.parent)

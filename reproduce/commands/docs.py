@@ -170,7 +170,6 @@ def settings(agent: str) -> str:
 
 
 def _value(value: Any) -> str:
-    """Return a setting's value for people."""
     if isinstance(value, tuple):
         return " x ".join(map(_value, value))
     if isinstance(value, float):

@@ -125,7 +125,6 @@ def _to_onnx(policy: "Policy") -> Any:
 
 
 def _in_words(value: Any) -> str:
-    """Return name, type and shape of an input or output."""
     import onnx
 
     tensor = value.type.tensor_type

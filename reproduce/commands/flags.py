@@ -17,7 +17,6 @@ from suite.settings.command_line import Parser, task_from
 
 
 def _import_task(text: str) -> None:
-    """Import the module of a task, from a command line."""
     try:
         find_task(task_from(text))
     except UsageError as error:

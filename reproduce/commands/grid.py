@@ -79,7 +79,6 @@ def _run(request: Request, cluster: Cluster | None) -> int:
 
 
 def _run_sweep(request: Request, cluster: Cluster | None, chosen: Sequence[Sequence[str]]) -> int:
-    """Run a grid for every variant of the settings, and compare each with the first."""
     from reproduce.commands import sweep
 
     root, plans = request.runs_dir, []
@@ -98,7 +97,6 @@ def _run_sweep(request: Request, cluster: Cluster | None, chosen: Sequence[Seque
 
 
 def _say_outlook(plan: Plan, console: Console) -> None:
-    """Print what a plan can decide and what it costs, then the same for every budget."""
     from reproduce.judge import outlook
 
     rows = outlook.outlooks(plan)

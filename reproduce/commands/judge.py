@@ -98,7 +98,6 @@ def _rule_of(agent: str, curves: Curves, source: str) -> str:
 
 
 def _check_unique(curves: Curves, rule: str) -> None:
-    """Raise UsageError for two rows of a run at one step."""
     rows = curves.rows
     for row in rows[rows.duplicated(["task", "seed", "env_steps"])].itertuples():
         what = "evaluations at {:,}"

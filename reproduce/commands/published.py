@@ -46,7 +46,6 @@ def find_plans(root: Path) -> list[Plan]:
 
 
 def _newest(plan: Plan) -> dict[str, int]:
-    """Return the newest behaviour's number among the runs of every task that has one."""
     found: dict[str, int] = {}
     for path in plan.directory.glob(RECORDS):
         record = read_record(path.parent) or {}

@@ -38,16 +38,12 @@ def main(argv: Sequence[str]) -> int:
     parser.add_argument("--out", type=Path, default=OUT, help=f"default: {OUT}, by machine")
     text = "compare what engines give, not their speeds"
     parser.add_argument("--same-work", action="store_true", help=text)
-    parser.add_argument("--busy", action="store_true", help="measure beside other programs, too")
     options = parser.parse(argv)
     tasks = options.tasks or (find_suite(options.suite) if options.suite else TASKS)
     for name in tasks:
         find_task(name)
-    asked = (("engine", options.engines, ENGINES), ("mode", options.modes, MODES))
-    for what, name, known in (
-        (what, name, known) for what, names, known in asked for name in names
-    ):
-        if name not in known:
+    for what, names, known in (("engine", options.engines, ENGINES), ("mode", options.modes, MODES)):
+        for name in set(names) - set(known):
             raise UsageError(f"no {what} {name!r}{nearest(name, known)}")
     if min(*options.num_envs, *options.threads, options.turns) < 1:
         raise UsageError("--num-envs, --threads and --turns must be at least 1")
@@ -63,7 +59,6 @@ def main(argv: Sequence[str]) -> int:
 
 
 def _tell(folder: Path, **facts: Any) -> None:
-    """Write what is known of the machine, the versions and the commands beside the tables."""
     path = folder / "machine.json"
     known = read_json(path) if path.exists() else {}
     known |= {"machine": machine(), "versions": versions(MORE), **revision()}
@@ -72,7 +67,6 @@ def _tell(folder: Path, **facts: Any) -> None:
 
 
 def _compare_work(tasks: Sequence[str], options: Any, folder: Path, argv: Sequence[str]) -> int:
-    """Write and show what engines give under random play."""
     from reproduce.simulators.same_work import COLUMNS, same_work
 
     rows, path = [], folder / "same_work.csv"
@@ -90,13 +84,9 @@ def _compare_work(tasks: Sequence[str], options: Any, folder: Path, argv: Sequen
 
 
 def _measure(tasks: Sequence[str], options: Any, folder: Path, argv: Sequence[str]) -> int:
-    """Measure every cell; write its turns, and at the end the figures."""
     from reproduce.simulators import claims, figures, measure
 
-    busy = measure.busy_cores()
-    if busy > measure.MOST_BUSY and not options.busy:
-        raise UsageError(f"{busy:.1f} cores are at work: wait until nothing runs, or --busy")
-    _tell(folder, busy_cores=round(busy, 2), turns=" ".join(argv))
+    _tell(folder, turns=" ".join(argv))
     path, console, any_turn = folder / "turns.csv", flags.make_console(), False
     sizes = [(n, k) for n in options.num_envs for k in options.threads if k <= n]
     for cell in (measure.Cell(task, *size) for task in tasks for size in sizes):

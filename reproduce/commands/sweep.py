@@ -132,7 +132,6 @@ def compare(variants: Variants) -> pd.DataFrame:
 
 
 def _scores(plan: Plan, task: str) -> pd.Series:
-    """Return the scores of a task's finished runs."""
     runs = [run for run in plan.runs() if run.task == task and run.status == "finished"]
     scores = [score(run.directory, plan.rule, run.env_steps) for run in runs]
     return pd.Series(scores, dtype=np.float64).dropna()

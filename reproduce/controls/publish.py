@@ -142,14 +142,12 @@ def _refuse_contradictions(
 
 
 def _is_replaced(command: str, plan: Plan) -> bool:
-    """Return whether a plan makes anew all that an earlier command made."""
     words = command.split()
     tasks = itertools.takewhile(lambda word: word[0] != "-", words[words.index("--tasks") + 1 :])
     return plan.suite in words and {*tasks} <= {*plan.tasks}
 
 
 def _length(suite: Mapping[str, Any], task: str) -> int:
-    """Return the steps of a task's published runs."""
     spent = suite["budgets"]["paper"]
     return spent.get("env_steps_of", {}).get(task, spent["env_steps"])
 
@@ -208,7 +206,6 @@ def _budgets(plan: Plan, steps: Mapping[str, int]) -> dict[str, dict[str, Any]]:
 
 
 def _notes(plan: Plan) -> str:
-    """Return how the runs were made, on a line."""
     facts = set()
     for said in filter(None, (read_record(run.directory) for run in plan.runs())):
         changed = " with changes" * bool(said["dirty"])

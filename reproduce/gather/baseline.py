@@ -131,7 +131,6 @@ def _find(plan: Plan) -> Path:
 
 
 def _read(plan: Plan, folder: Path) -> Baseline:
-    """Return the runs of a grid that judge a plan's tasks."""
     saved = read_grid(folder)
     declared = declared_in(saved)
     tasks = [task for task in plan.tasks if task in saved["env_steps"]]
@@ -176,7 +175,6 @@ def _ended(run: Run, grid: Callable[[], Plan]) -> tuple[Run, dict[str, Any]]:
 
 
 def _refuse_other_measures(plan: Plan, found: Baseline) -> None:
-    """Refuse returns that were measured otherwise than those of the plan."""
     ours = settings_of(plan.config)
     names = MEASURES[:1] if plan.rule == "training" else MEASURES
     differ = [
@@ -193,7 +191,6 @@ def _refuse_other_measures(plan: Plan, found: Baseline) -> None:
 
 
 def _lend(plan: Plan, found: Baseline) -> None:
-    """Let the baseline's runs judge the plan's agent."""
     runs, agent = found.runs, plan.agent
     of_runs = single_runs(agent, plan.rule, runs)
     interval = None if plan.rule == "training" else found.settings["evaluation_interval"]

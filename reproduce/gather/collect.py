@@ -90,7 +90,6 @@ def _interval(directory: Path) -> int | None:
 
 
 def _config(directory: Path) -> dict[str, Any]:
-    """Return a run's recorded settings; none without a record."""
     return (read_record(directory) or {}).get("config", {})
 
 

@@ -93,7 +93,6 @@ def read_curves(
 
 
 def _parts(path: Path, columns: Names) -> Iterator[Part]:
-    """Yield the runs of a file or folder."""
     if not path.is_dir():
         if path.match(MONITOR):
             yield _monitors([path])

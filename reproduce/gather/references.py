@@ -376,7 +376,6 @@ def _held(agent: str, source: str | None, task: str, protocol: str) -> _Held | N
 
 @kept
 def _places(read: Callable[[], pd.DataFrame]) -> Mapping[Any, Any]:
-    """Return where a table has the rows of each agent, source and environment."""
     return read().groupby(["agent", "source", "env_id"]).indices
 
 
@@ -392,7 +391,6 @@ def _comparable(agent: str, task: str, protocol: str) -> pd.DataFrame:
 
 @kept
 def _sources(agent: str) -> dict[str, Source]:
-    """Return the sources that measured something of an agent, by name."""
     found = {name: entry for (whose, name), (entry, _) in LENT.items() if whose == agent}
     for path in sorted(REFERENCES.glob(f"*/{agent}.toml")):
         said = read_source(path)
@@ -416,7 +414,6 @@ def _table(name: str) -> pd.DataFrame:
 
 
 def _curves() -> pd.DataFrame:
-    """Return the mean curves of all sources; read-only."""
     return _table("curves")
 
 
@@ -453,7 +450,6 @@ def _stated_scores() -> pd.DataFrame:
 
 
 def _source_of(agent: str, source: str, name: str) -> Source:
-    """Return the source of rows of a table; refuse one that does not say how it measured them."""
     if source not in _sources(agent):
         problem = f"is not a source's agent: {source}/{agent}.toml is missing, or has no [data]"
         raise UsageError(_refusal(source, name, agent, problem))
@@ -461,13 +457,11 @@ def _source_of(agent: str, source: str, name: str) -> Source:
 
 
 def _refusal(source: str, name: str, what: object, problem: str) -> str:
-    """Return a message about a table of reference data."""
     return f"{REFERENCES / source / name}: {what} {problem}"
 
 
 @kept
 def _comparable_table() -> pd.DataFrame:
-    """Return which environments compare with which tasks; read-only."""
     path = REFERENCES / "comparable.csv"
     lent = [tables["comparable"] for _, tables in LENT.values()]
     table = pd.concat([read_reference_table(path), *lent], ignore_index=True)

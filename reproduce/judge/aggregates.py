@@ -130,13 +130,11 @@ def probability_of_improvement(
 def _seed_counts(
     rng: np.random.Generator, num_seeds: int, num_resamples: int
 ) -> Float[np.ndarray, "resamples seeds"]:
-    """Draw how often each seed occurs in each resample."""
     shares = np.full(num_seeds, 1.0 / num_seeds)
     return rng.multinomial(num_seeds, shares, size=num_resamples).astype(np.float64)
 
 
 def _ends(resampled: PerResample) -> list[float]:
-    """Return the ends of the central 95 % of the resamples."""
     return np.quantile(resampled, [0.025, 0.975]).tolist()
 
 

@@ -168,7 +168,6 @@ def commands_for_the_rest(plan: Plan, rows: Sequence[Outlook]) -> list[str]:
 
 
 def _best_way(plan: Plan, task: str) -> tuple[Request, Outlook] | None:
-    """Return the request that most probably decides a task, and its outlook; None: nothing does."""
     found = []
     for (suite, source), preset in presets_of(plan.agent).items():
         if suite != plan.suite or task not in (preset.tasks or find_suite(suite)):
@@ -266,7 +265,6 @@ def budget_lines(plan: Plan) -> list[str]:
 
 
 def _ends(numbers: Sequence[int | float], form: str) -> str:
-    """Return the least and the largest of some numbers in words."""
     return " to ".join(dict.fromkeys(f"{end:{form}}" for end in (min(numbers), max(numbers))))
 
 
@@ -285,7 +283,6 @@ def seconds_left(
 
 
 def _side_by_side(seconds: Sequence[float | None], plan: Plan) -> float | None:
-    """Return how long runs take together; None if one of them was never measured."""
     known = [each for each in seconds if each is not None]
     if len(known) < len(seconds):
         return None

@@ -238,7 +238,6 @@ def _tested(untested: Verdict) -> Verdict:
 
 
 def _seeds_to_settle(ours: Sample, theirs: Sample, margin: float) -> int | None:
-    """Return the smallest larger number of seeds with another verdict, all else unchanged."""
     # Every number is tried: the interval need not shrink with more seeds, because degrees of
     # freedom fall towards the reference's as its runs come to dominate the standard error.
     candidates = np.arange(int(ours.num_runs) + 1, MAX_SEEDS + 1)
@@ -312,7 +311,6 @@ def judge_suite(judged: Mapping[str, Judged], absent: Sequence[str] = ()) -> Sui
 
 
 def _compare(verdicts: Sequence[Verdict]) -> SuiteVerdict:
-    """Return the verdict on a suite from one verdict per task."""
     ours, theirs = (
         Sample(*np.array(sides, np.float64).T)
         for sides in ([each.ours for each in verdicts], [each.theirs for each in verdicts])
@@ -383,7 +381,6 @@ def verdict_table(
 
 
 def _notes(judged: Judged, statuses: pd.Series) -> list[str]:
-    """Return the remarks that a reader needs beside the numbers of a row."""
     notes = [judged.shown.note]
     if judged.is_exploratory and judged.declared:
         declared = counted(len(judged.declared_seeds), "declared seed")

@@ -157,7 +157,6 @@ def folder_name(settings: Sequence[str]) -> str:
 
 
 def _values(config: Any, setting: str) -> list[str]:
-    """Return a setting with each of its values."""
     key, _, text = setting.partition("=")
     is_list = isinstance(getattr(config, key.replace("-", "_"), None), tuple)
     values = text.split("/" if is_list else ",")

@@ -153,7 +153,6 @@ def _counted(plan: "Plan", run: Run, record: Mapping[str, Any]) -> Run:
 
 
 def _folders(plan: "Plan", task: str) -> list[Path]:
-    """Return the folders that hold a task's runs: the plan's own, and the published."""
     roots = [plan.directory, *([plan.published_folder] if plan.published else [])]
     return [root / folder_of(task) for root in roots]
 

@@ -182,7 +182,6 @@ def _rows(figure: Figure, title: str, num_rows: int) -> Figure:
 
 
 def _escaped(frame: pd.DataFrame) -> pd.DataFrame:
-    """Escape every text of a frame."""
     texts = frame.select_dtypes(["str", "object"]).fillna("").astype(str)
     return frame.assign(**{str(name): texts[name].map(_literal) for name in texts})
 

@@ -172,7 +172,6 @@ def draw_over_tasks(tables: Mapping[str, pd.DataFrame], directory: Path) -> list
 
 
 def _lines(rows: pd.DataFrame) -> sns.FacetGrid:
-    """Draw a line with its band for each source."""
     colours, _ = frames.looks(rows)
     size: dict[str, Any] = {"height": 3.6, "aspect": 1.6, "linewidth": 2.4, "palette": colours}
     grid = sns.relplot(rows, x="x", y="value", hue="source", kind="line", **size)
@@ -183,7 +182,6 @@ def _lines(rows: pd.DataFrame) -> sns.FacetGrid:
 
 
 def _intervals(rows: pd.DataFrame) -> sns.FacetGrid:
-    """Draw a mean with its interval for each source, a row for each label."""
     ends = rows.melt(["label", "source"], ["lower", "value", "upper"], value_name="end")
     height = 0.5 * rows["label"].nunique() + 1.0
     size: dict[str, Any] = {"height": height, "aspect": 6.0 / height, "err_kws": {"lw": 2}}

@@ -148,7 +148,6 @@ def _charts(
     tables: Mapping[str, pd.DataFrame],
     sides: Mapping[str, pd.DataFrame],
 ) -> dict[str, list[Markup]]:
-    """Return the page's charts by their section; those over tasks only of `LEAST` or more."""
     judged = pd.DataFrame(verdicts, columns=pd.Index(COLUMNS["verdicts"]))
     both = (tables["scores"], tables["reference_scores"])
     scores = frames.final_scores(*both, judged, report["sources"])

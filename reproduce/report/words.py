@@ -195,7 +195,6 @@ def verdict_lines(verdicts: pd.DataFrame, suite: pd.DataFrame, title: str) -> Gr
 
 
 def _last_cells(row: Mapping[str, Any]) -> tuple[Text, Text]:
-    """Return a difference with its interval below it, and a verdict with its margin."""
     difference = with_interval(row["difference"], row["ci_low"], row["ci_high"])
     margin = "" if row["margin"] is None else f"\n{number(row['margin'])}"
     verdict = Text(printable(verdict_words(row)), _style(row)).append(margin, "none")

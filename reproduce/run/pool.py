@@ -163,7 +163,6 @@ class Pool:
         self._workers.append(self._work(group, log))
 
     def _work(self, group: Group, log: Path) -> Worker:
-        """Start an agent on a group and return its worker."""
         gpu = self._free_gpu()
         if gpu is not None:
             group = replace(group, command=(*seeing_gpu(gpu), *group.command))
@@ -182,7 +181,6 @@ class Pool:
             self._row_of[run.key].state = state
 
     def _keep_aside(self, run: Run) -> None:
-        """Move a damaged run's folder aside."""
         run = with_status(run, read_record(run.directory))
         if run.status != "damaged":
             return
@@ -211,7 +209,6 @@ class Pool:
         return [self._row_of[run.key] for run in worker.group.runs]
 
     def _end(self, worker: Worker, end: End) -> None:
-        """Record how a worker's runs ended; runs neither finished nor diverged have failed."""
         worker.agent.kill()
         self._workers.remove(worker)
         lines, status, reason = last_lines(worker.log), end.status, end.reason

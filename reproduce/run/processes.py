@@ -1,10 +1,12 @@
-"""Processes: their identity, whether they live and work, and those that run agents.
+"""Processes: their identity, whether they live and work, those that run agents or answer orders.
 
 The facts about processes are read from Linux's /proc.
 """
 
 import contextlib
+import json
 import os
+import select
 import signal
 import subprocess
 import sys
@@ -12,8 +14,10 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from reproduce import ROOT
+from suite.base.errors import UsageError
 from suite.base.files import open_inside
 
 STALL_SECONDS = 90.0
@@ -173,6 +177,59 @@ class AgentProcess:
             return True
         options = os.WEXITED | os.WNOHANG | os.WNOWAIT
         return os.waitid(os.P_PID, self._popen.pid, options) is not None
+
+
+class Server:
+    """A process that answers orders, a line of JSON each; its own errors are answers, too.
+
+    Args:
+        command: the process.
+        tree: the project's folder whose code it runs.
+    """
+
+    def __init__(self, command: Sequence[str], tree: Path) -> None:
+        self._process = subprocess.Popen(
+            command,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            text=True,
+            cwd=tree,
+            env={**os.environ, **THREADING, "PYTHONPATH": str(tree)},
+            start_new_session=True,  # its workers end with it
+        )
+        self.pid = self._process.pid
+        """Also the number of its session."""
+
+    def send(self, order: Any) -> None:
+        """Give an order; `read` has the answer."""
+        assert self._process.stdin is not None
+        with contextlib.suppress(OSError):  # it has ended: reading says so
+            self._process.stdin.write(json.dumps(order) + "\n")
+            self._process.stdin.flush()
+
+    def read(self, limit: float) -> dict[str, Any]:
+        """Return the next answer.
+
+        Raises:
+            UsageError: if it is an error, or none comes in so many seconds; the process is ended.
+        """
+        assert self._process.stdout is not None
+        answer = {"error": f"gave no answer for {limit:g} s"}
+        if select.select([self._process.stdout], [], [], limit)[0]:
+            line = self._process.stdout.readline()
+            answer = json.loads(line) if line else {"error": "its process ended"}
+        if "error" in answer:
+            self.close()
+            raise UsageError(answer["error"])
+        return answer
+
+    def close(self) -> None:
+        """End the process and its workers."""
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self.pid, signal.SIGKILL)
+        with contextlib.suppress(OSError), self._process:  # an order that it did not take
+            pass
 
 
 def stat_fields(pid: int) -> list[str] | None:

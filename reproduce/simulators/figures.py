@@ -36,7 +36,6 @@ def draw(table: pd.DataFrame, directory: Path) -> list[Path]:
 
 
 def _speeds(random: pd.DataFrame, directory: Path) -> list[Path]:
-    """Draw steps/s over the number of environments."""
     rows = random[random["num_threads"] == random["num_threads"].min()]
     grid = sns.relplot(rows, x="num_envs", y=SPEED, aspect=1.2, **LOOK)
     grid.set(xscale="log", yscale="log")

@@ -3,15 +3,11 @@
 An engine that fails or hangs ends its own rows with a line and leaves the others alone.
 """
 
-import json
 import os
-import select
-import signal
-import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -20,8 +16,9 @@ import pandas as pd
 
 from reproduce import ROOT
 from reproduce.gather.collect import throughput
+from reproduce.run import processes
 from reproduce.run.log import last_lines
-from reproduce.run.processes import THREADING, AgentProcess
+from reproduce.run.processes import AgentProcess
 from reproduce.simulators.engines import OF_PEERS, PROCESSES
 from suite.base.errors import UsageError
 from suite.base.files import write_atomically
@@ -60,7 +57,7 @@ class Cell(NamedTuple):
     num_threads: int
 
 
-class Server:
+class Server(processes.Server):
     """A process with one engine, once it is ready; see `serve.py`.
 
     Raises:
@@ -74,38 +71,15 @@ class Server:
         if not Path(python).exists():
             raise UsageError(f"{engine} needs the peers' environment: make peers")
         numbers = (str(cell.num_envs), str(cell.num_threads))
-        self._process = subprocess.Popen(
-            [python, "-P", "-m", "reproduce.simulators.serve", engine, cell.task, *numbers],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
-            text=True,
-            env={**os.environ, **THREADING, "PYTHONPATH": str(ROOT)},
-            start_new_session=True,  # its workers end with it
-        )
-        self.pid = self._process.pid
-        """Also the number of its session."""
-        self.rows = int(self._read(ANSWER_SECONDS)["rows"])
+        serve = ("-P", "-m", "reproduce.simulators.serve")
+        super().__init__([python, *serve, engine, cell.task, *numbers], ROOT)
+        self.rows = int(self.read(ANSWER_SECONDS)["rows"])
         """Environments of a vector step."""
 
     def ask(self, seconds: float, **order: Any) -> dict[str, Any]:
         """Give an order that takes about some seconds, and return the answer."""
-        assert self._process.stdin is not None
-        with suppress(OSError):  # it has ended: reading says so
-            self._process.stdin.write(json.dumps({"seconds": seconds, **order}) + "\n")
-            self._process.stdin.flush()
-        return self._read(seconds + ANSWER_SECONDS)
-
-    def _read(self, limit: float) -> dict[str, Any]:
-        assert self._process.stdout is not None
-        answer = {"error": f"gave no answer for {limit:g} s"}
-        if select.select([self._process.stdout], [], [], limit)[0]:
-            line = self._process.stdout.readline()
-            answer = json.loads(line) if line else {"error": "its process ended"}
-        if "error" in answer:
-            self.close()
-            raise UsageError(answer["error"])
-        return answer
+        self.send({"seconds": seconds, **order})
+        return self.read(seconds + ANSWER_SECONDS)
 
     def work(self) -> tuple[float, float]:
         """Return processor seconds and MiB of memory of this process and its workers."""
@@ -118,13 +92,6 @@ class Server:
                     shared = (place / "smaps_rollup").read_text().partition("\nPss:")[2]
                     kib += int(shared.split()[0])
         return ticks / os.sysconf("SC_CLK_TCK"), kib / 1024
-
-    def close(self) -> None:
-        """End the process and its workers."""
-        with suppress(ProcessLookupError):
-            os.killpg(self.pid, signal.SIGKILL)
-        with suppress(OSError), self._process:  # an order that it did not take
-            pass
 
 
 def measure(
@@ -223,7 +190,6 @@ def _train_for(command: list[str], run: Path, seconds: float) -> tuple[dict[str,
 
 
 def _row(cell: Cell, engine: str, mode: str, note: str = "", **facts: Any) -> dict[str, Any]:
-    """Return a row of `COLUMNS`."""
     if speed := facts.get("env_steps_per_second"):
         facts["env_frames_per_second"] = speed * find_task(cell.task).frame_skip
     said = {"turn": 0, **cell._asdict(), "engine": engine, "mode": mode, "note": note, **facts}
@@ -270,15 +236,6 @@ def medians(table: pd.DataFrame) -> pd.DataFrame:
     return groups[numbers].median().join(speeds).reset_index()
 
 
-def busy_cores(seconds: float = 1.0, sleep: Callable[[float], None] = time.sleep) -> float:
-    """Return the mean number of this machine's cores that work, or that others take from it."""
-    before, started = _idle_seconds(), time.perf_counter()
-    sleep(seconds)
-    idle = (_idle_seconds() - before) / (time.perf_counter() - started)
-    return max(0.0, (os.cpu_count() or 1) - idle)
-
-
 def _idle_seconds() -> float:
-    """Return how long this machine's cores have rested since it started."""
     fields = Path("/proc/stat").read_text().split("\n", 1)[0].split()
     return (int(fields[4]) + int(fields[5])) / os.sysconf("SC_CLK_TCK")

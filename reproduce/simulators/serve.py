@@ -151,7 +151,6 @@ def work(engine: Engine, episodes: int, seconds: float) -> dict[str, Any]:
 
 
 def _summary(engine: Engine, counted: np.ndarray) -> dict[str, Any]:
-    """Return the spaces, and means of lengths and returns with their standard errors."""
     bounds = "" if engine.num_actions else f" in [{engine.low.min():g}, {engine.high.max():g}]"
     said = {
         "obs": f"{engine.obs.dtype}{list(engine.obs.shape[1:])}",

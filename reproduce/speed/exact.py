@@ -9,8 +9,7 @@ import os
 import subprocess
 import sys
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -100,31 +99,13 @@ def count(repeat: Work) -> Counts:
 def _allocations(repeat: Work) -> list[int]:
     """Return the bytes of every allocation, and negative ones of every release, by torch."""
     activities = [torch.profiler.ProfilerActivity.CPU]
-    with (
-        _quiet_stderr(),
-        torch.profiler.profile(activities=activities, profile_memory=True) as profile,
-    ):
+    with torch.profiler.profile(activities=activities, profile_memory=True) as profile:
         repeat()
     events: Any = profile.profiler.kineto_results.events()  # type: ignore[union-attr]
     return [event.nbytes() for event in events if event.name() == "[memory]"]
 
 
-@contextmanager
-def _quiet_stderr() -> Iterator[None]:
-    """Drop the messages of the profiler's C++ code."""
-    sys.stderr.flush()
-    kept = os.dup(2)
-    with Path(os.devnull).open("w") as sink:
-        os.dup2(sink.fileno(), 2)
-    try:
-        yield
-    finally:
-        os.dup2(kept, 2)
-        os.close(kept)
-
-
 def _torch() -> str:
-    """Return the version of torch: the only fact, other than the code, that counts depend on."""
     return torch.__version__.partition("+")[0]
 
 
@@ -136,9 +117,9 @@ def count_all(names: Sequence[str] = UPDATES) -> dict[str, Counts]:
     """
     workloads.check_names(names, UPDATES, "update")
     command = [sys.executable, "-m", "reproduce.speed.exact", *names]
-    made = subprocess.run(
-        command, cwd=ROOT, env=os.environ | INSTRUCTIONS, stdout=subprocess.PIPE, check=True
-    )
+    made = subprocess.run(command, cwd=ROOT, env=os.environ | INSTRUCTIONS, capture_output=True)
+    if made.returncode:  # else the profiler's C++ code alone has said something
+        raise RuntimeError(made.stderr.decode(errors="replace"))
     return json.loads(made.stdout)
 
 

@@ -5,7 +5,6 @@
 
 import io
 import math
-import os
 import subprocess
 import sys
 import tarfile
@@ -13,6 +12,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
@@ -21,7 +21,7 @@ import scipy  # loads `scipy.stats` when it is first used
 from jaxtyping import Float
 
 from reproduce import ROOT
-from reproduce.run.processes import THREADING
+from reproduce.run.processes import Server
 from reproduce.speed import Finding, workloads
 from suite.base.errors import UsageError
 
@@ -34,6 +34,8 @@ STARTS = 3
 """Starts of both processes of a pair that must all alarm: a process may be slow for life."""
 PAIR_SECONDS = 6.0
 """Time to measure in a comparison of two trees."""
+LONGEST = 600.0
+"""Seconds that an answer of a process may take."""
 BLOCK_SECONDS = 0.02
 """Time of one block: long beside the clock's tick, short beside a machine's disturbances.
 
@@ -55,46 +57,6 @@ class Incomparable(UsageError):
     """The other tree cannot do the work."""
 
 
-class Worker:
-    """A process that repeats a workload with the code of a tree; see `serve.py`."""
-
-    def __init__(self, tree: Path, name: str) -> None:
-        self._complaints = tempfile.TemporaryFile("w+")  # noqa: SIM115 - closed with the worker
-        self._process = subprocess.Popen(
-            [sys.executable, str(SERVE), name],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=self._complaints,
-            text=True,
-            cwd=tree,
-            env={**os.environ, **THREADING, "PYTHONPATH": str(tree)},
-        )
-
-    def __call__(self, count: int) -> float:
-        """Repeat the workload `count` times and return the seconds taken.
-
-        Raises:
-            UsageError: if it cannot be built, or fails, with the last line of its complaint.
-        """
-        orders, answers = self._process.stdin, self._process.stdout
-        assert orders is not None
-        assert answers is not None
-        try:
-            print(count, file=orders, flush=True)
-            return float(answers.readline())
-        except (BrokenPipeError, ValueError):
-            self._process.wait()
-            self._complaints.seek(0)
-            lines = self._complaints.read().strip().splitlines() or ["no complaint"]
-            raise UsageError(lines[-1]) from None
-
-    def close(self) -> None:
-        """End the process."""
-        self._process.kill()
-        self._process.communicate()
-        self._complaints.close()
-
-
 def compare(ours: Path, theirs: Path, name: str, seconds: float = PAIR_SECONDS) -> Ratio:
     """Return the ratio of two trees' speeds of a workload, measured in blocks that take turns.
 
@@ -102,14 +64,21 @@ def compare(ours: Path, theirs: Path, name: str, seconds: float = PAIR_SECONDS) 
         Incomparable: if `theirs` cannot do the work.
         UsageError: if `ours` cannot.
     """
-    with closing(Worker(ours, name)) as our_worker, closing(Worker(theirs, name)) as their_worker:
-        our_worker(1)
+    command = [sys.executable, str(SERVE), name]
+    with closing(Server(command, ours)) as first, closing(Server(command, theirs)) as second:
+        runners = [partial(_repeat, server) for server in (first, second)]
+        runners[0](1)
         try:
-            their_worker(1)
+            runners[1](1)
         except UsageError as error:
             raise Incomparable(str(error)) from None
-        times = take_turns([our_worker, their_worker], seconds)
+        times = take_turns(runners, seconds)
     return ratio(*1 / times.T)
+
+
+def _repeat(server: Server, count: int) -> float:
+    server.send({"count": count})
+    return server.read(LONGEST)["seconds"]
 
 
 def take_turns(runners: Sequence[Runner], seconds: float) -> Float[np.ndarray, "rounds runners"]:

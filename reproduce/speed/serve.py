@@ -1,18 +1,18 @@
-"""A process that repeats a workload on the code of any commit and times it; see `pair.Worker`.
+"""A process that repeats a workload when told; see `pair.py`.
 
-It is started as a file, in the folder of the commit: what the workloads import is that commit's,
-while the workloads themselves are those beside this file.
+    PYTHONPATH=TREE python serve.py WORKLOAD
 
-It answers every line "count" on stdin with the seconds of that many repetitions. Where the work
-cannot be done, it ends with the error.
+A tree is a commit of the project; it imports from there, and only `workloads.py` from this folder.
+It answers every order, a line `{"count": 3}`, with the seconds of that many repetitions, and where
+the work cannot be done with the error.
 """
 
 import gc
+import json
 import os
 import sys
 import time
-
-import workloads  # pyright: ignore[reportMissingImports] - beside this file
+from typing import Any
 
 
 def main(name: str) -> None:
@@ -24,14 +24,23 @@ def main(name: str) -> None:
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)  # the work's own output is not an answer
     os.sched_setaffinity(0, {max(os.sched_getaffinity(0))})
-    repeat = workloads.build([name])[name]
-    for count in sys.stdin:
-        gc.disable()
-        started = time.perf_counter()
-        for _ in range(int(count)):
-            repeat()
-        print(time.perf_counter() - started, file=answers, flush=True)
-        gc.enable()
+
+    def say(answer: dict[str, Any]) -> None:
+        print(json.dumps(answer), file=answers, flush=True)
+
+    try:
+        import workloads  # pyright: ignore[reportMissingImports] - beside this file
+
+        repeat = workloads.build([name])[name]
+        for line in sys.stdin:
+            gc.disable()
+            started = time.perf_counter()
+            for _ in range(json.loads(line)["count"]):
+                repeat()
+            say({"seconds": time.perf_counter() - started})
+            gc.enable()
+    except Exception as error:
+        say({"error": f"{type(error).__name__}: {error}"})
 
 
 if __name__ == "__main__":

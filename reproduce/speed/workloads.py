@@ -125,7 +125,6 @@ def update_sac_discrete(suite: str, spaces: Spaces) -> Work:
 
 
 def _settings(agent: Any, suite: str, source: str | None = None) -> Any:
-    """Return an agent's settings on a suite: those of a source, or of the first one."""
     presets = agent.PRESETS.items()
     return next(each.config for key, each in presets if key == (suite, source or key[1]))
 
@@ -270,7 +269,6 @@ def _actions(draws: np.random.Generator, shape: Sequence[int], spaces: Spaces) -
 
 
 def _sac_replay(num_seeds: int = 1) -> Replay:
-    """Return a replay of 10,000 random steps of each seed."""
     replay, draws = Replay(num_seeds, 10_000, 1000, 17, 6, CPU), np.random.default_rng(0)
     for _ in range(10):
         obs = _normal(draws, num_seeds, 1000, 17).numpy()

@@ -125,7 +125,6 @@ def _prepare(order: Order, out: Path) -> bool:
 
 
 def _tail(log: Path) -> bytes:
-    """Return the end of an agent's output."""
     with open_regular(log) as file:
         file.seek(max(0, log.stat().st_size - LOG_BYTES))
         return file.read(LOG_BYTES)

@@ -166,7 +166,6 @@ class RayPool(Pool):
         self._losses: Counter[tuple[str, int]] = Counter()
 
     def _work(self, group: Group, log: Path) -> Worker:
-        """Submit a group as a Ray task."""
         place = Path("runs", self._plan.name, folder_of(group.runs[0].task))
         there = [replace(run, directory=place / run.directory.name) for run in group.runs]
         order = node.Order(
