@@ -1,7 +1,6 @@
 """`evaluate RUN`: score a trained policy again, and film it.
 
-An episode is filmed by playing its actions again, in an environment with the same seed. Its return
-must be the one that was scored, to the last bit; otherwise there is no film.
+A film plays an episode's actions again and must give the return that was scored, to the last bit.
 """
 
 import contextlib
@@ -135,7 +134,7 @@ def _play(
 ) -> Score:
     """Play episodes side by side, and keep the actions of the first.
 
-    With `env_steps` they are those of a training's evaluation after so many steps; else fresh ones.
+    They are those of a training's evaluation after `env_steps`; None: fresh ones.
     """
     # A training's streams have the names that `suite.session` gives them.
     name, counters = ("evaluate", ()) if env_steps is None else ("evaluation", (env_steps,))

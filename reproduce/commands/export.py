@@ -1,7 +1,6 @@
 """`export RUN --onnx`: a run's policy as an ONNX file, for runtimes without torch (extra `onnx`).
 
-torch traces what the policy does with observations, numpy's part included, so every agent has a
-graph. `docs/using_results.md` has the names and shapes of its input and output.
+`docs/using_results.md` has the names and shapes of its input and output.
 """
 
 import contextlib

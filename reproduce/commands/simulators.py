@@ -42,7 +42,10 @@ def main(argv: Sequence[str]) -> int:
     tasks = options.tasks or (find_suite(options.suite) if options.suite else TASKS)
     for name in tasks:
         find_task(name)
-    for what, names, known in (("engine", options.engines, ENGINES), ("mode", options.modes, MODES)):
+    for what, names, known in (
+        ("engine", options.engines, ENGINES),
+        ("mode", options.modes, MODES),
+    ):
         for name in set(names) - set(known):
             raise UsageError(f"no {what} {name!r}{nearest(name, known)}")
     if min(*options.num_envs, *options.threads, options.turns) < 1:

@@ -29,10 +29,7 @@ AGENTS_OF = {
 
 
 def untrained_config(task: Task) -> tuple[str, Any]:
-    """Return the agent whose initial networks play a task, and its settings there.
-
-    An evaluation has ten episodes; in a game, whose episodes are long, two.
-    """
+    """Return the agent whose initial networks play a task, and its settings there."""
     agents, rule = AGENTS_OF[task.actions]
     presets = {agent: importlib.import_module(f"agents.{agent}").PRESETS for agent in agents}
     training = [
