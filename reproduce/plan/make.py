@@ -38,8 +38,8 @@ THREADS = {
 def make_plan(agent: str, suite: str, *, cluster: Cluster | None = None, **asked: Any) -> Plan:
     """Return the plan that a request asks for; nothing is written.
 
-    It runs on this machine where there is no cluster; `asked` are the other fields of `Request`. A
-    `UsageError` says the nearest valid value of what is unknown or impossible.
+    `asked` are the other fields of `Request`. A `UsageError` names the nearest valid value of what
+    is unknown or impossible.
     """
     request = Request(agent=agent, suite=suite, **asked)
     check(request)
@@ -113,9 +113,6 @@ def refuse_scoreless(config: Any) -> None:
     """Refuse a run in which no training episode can end, if these are what is scored.
 
     A policy that learns is taken to play no shorter episodes than a random one.
-
-    Raises:
-        UsageError: naming a number of steps that gives a score.
     """
     task = config.find_task()
     known = baseline_scores().get((task.name, task.protocol), Zero())
@@ -133,8 +130,8 @@ def variants_of(
 ) -> list[tuple[str, ...]]:
     """Return the `--set` of every variant, the first values first; one where nothing varies.
 
-    `gamma=0.98,0.99 tau=0.005,0.01` asks for every combination. Where a value is a list of its own,
-    commas separate its entries, and slashes the values: `hidden_sizes=64,64/256,256`.
+    `gamma=0.98,0.99 tau=0.005,0.01` asks for every combination. Slashes separate values that are
+    lists of their own: `hidden_sizes=64,64/256,256`.
     """
     if not any(set(setting) & {",", "/"} for setting in settings):
         return [tuple(settings)]  # without torch, which presets need
@@ -168,10 +165,9 @@ def _values(config: Any, setting: str) -> list[str]:
 
 
 def save_plan(plan: Plan) -> None:
-    """Write `plan.json`, from which `report` works without being told the plan again.
+    """Write `plan.json`, from which `report` works, with the seeds declared in its folder so far.
 
-    It keeps the declared seeds of every task that was ever started in its folder. Fewer than
-    `MIN_SEEDS` give no verdict, so a plan may try one seed first and continue with more.
+    Fewer than `MIN_SEEDS` give no verdict: a plan may try one seed first and continue with more.
     """
     path = plan.directory / PLAN
     declared = {key: plan.declared[key[0]] for key in plan.env_steps.items()}
@@ -237,10 +233,7 @@ def load_plan(agent: str, suite: str, source: str | None, runs_dir: Path) -> Pla
 
 
 def load_published_plan(agent: str, suite: str, source: str | None, runs_dir: Path) -> Plan | None:
-    """Return the plan of a published grid, with its reports below `runs_dir`.
-
-    None if the grid was run below `runs_dir`, or is not published.
-    """
+    """Return the plan of a published grid that was not run below `runs_dir`; reports go there."""
     found = source_of(agent, suite, source)
     published = found.folder(planning.PUBLISHED)
     if (found.folder(runs_dir) / PLAN).exists() or not (published / PLAN).exists():
