@@ -271,11 +271,11 @@ def _has_result(row: Progress, log: Sequence[str]) -> bool:
     """Return whether a run is finished or diverged; if so, take over its result."""
     record = read_record(row.run.directory)
     run = with_status(row.run, record)  # `shorter` if its agent refused to go on
-    if not record or not run.has_ended:
+    if not run.has_ended:
         return False
     row.state, row.error = run.status, run.error
     if row.state == "diverged":
-        _write_record(run, record | {"log_tail": log[-LOG_LINES:]})
+        _write_record(run, {**(record or {}), "log_tail": log[-LOG_LINES:]})
     return True
 
 
