@@ -5,6 +5,7 @@ import json
 import os
 import random
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -15,7 +16,7 @@ from typing import Any
 
 import pytest
 
-from agents import a2c, acer, acer_continuous, impala, ppo, sac, sac_alf, sac_discrete, sac_value
+from agents import a2c, sac
 from suite import session
 from suite.base.errors import UsageError
 from suite.envs.vector_env import Step, VectorEnv
@@ -23,74 +24,51 @@ from suite.record.journal import Journal
 from suite.record.manifest import POLICY
 from suite.record.recorder import Recorder
 from suite.settings.command_line import run_main
+from tests.agents.trainings import module_of
 from tests.flags import flags
-from tests.forms import by_agent
 
 EXACT = ("episodes.csv", "evaluations.csv", "updates.csv")
 REPORTS: dict[str, Any] = {"device": "cpu", "evaluation_episodes": 1}
 STEPS = REPORTS | {"seeds": (3, 4), "env_steps": 120, "num_envs": 2, "hidden_sizes": (16, 16)}
 STEPS |= {"batch_size": 8, "learning_starts": 30, "log_interval": 30, "evaluation_interval": 60}
-PENDULUM = STEPS | {"task": "InvertedPendulum-v4"}  # its episodes are short
-CARTPOLE = STEPS | {"task": "CartPole-v1", "hidden_sizes": (16,), "target_period": 10}
-CLAW = STEPS | {"task": "Claw-v0", "evaluation_rule": "sampled"}
-ALF = STEPS | {"task": "Reacher-v4", "reward_weights": (0.5, 0.5), "prioritised_replay": True}
-ALL_OF_ALF = {"normalise_entropy": True, "prior": "same_action"}
 UNROLLS = REPORTS | {"task": "CartPole-v1", "env_steps": 320, "num_envs": 4, "hidden_sizes": (8,)}
 UNROLLS |= {"log_interval": 40, "evaluation_interval": 160}
-IMPALA = UNROLLS | {"unroll_length": 8, "num_minibatches": 2}
-PPO = UNROLLS | {"unroll_length": 8, "num_minibatches": 2}
-ACER = UNROLLS | {"unroll_length": 8, "replay_start": 24, "replay_capacity": 48}
-CONTINUOUS = ACER | {"task": "InvertedPendulum-v4", "env_steps": 240, "num_envs": 2}
-CONTINUOUS |= {"replay_ratio": 2.0, "evaluation_interval": 120}
-FRAMES: dict[str, Any] = {"task": "Breakout-v5", "env_steps": 48, "num_envs": 2, "log_interval": 16}
-FRAMES |= {"evaluation_rule": "training"}
-OF_CRITICS = {"policy": "critics", "replay_capacity": 60, "evaluation_rule": "sampled"}
-
-
-def case(agent: Any, settings: dict[str, Any], **others: Any) -> tuple[Any, Any]:
-    """Return an agent and its configuration."""
-    return agent, agent.Config(**(settings | others))
-
-
-CASES: dict[str, tuple[Any, Any]] = {
-    "sac, two seeds": case(sac, PENDULUM),
-    "sac, sampled evaluation, one replay twice over": case(
-        sac, PENDULUM, seeds=(5,), num_envs=1, replay_capacity=50, evaluation_rule="sampled"
-    ),
-    "a2c": case(a2c, UNROLLS),
-    "a2c, normalised": case(
-        a2c,
-        UNROLLS | {"task": "Pendulum-v1", "normalise_observations": True},
-        reward_normalisation="discounted_returns",
-        learning_rate_decay_steps=4_000,
-    ),
-    "ppo, value targets, recurrent": case(
-        ppo, PPO, reward_normalisation="value_targets", shared_trunk=True, lstm_size=6
-    ),
-    "ppo, continuous, normalised, stopped": case(
-        ppo,
-        PPO | {"task": "Pendulum-v1", "normalise_observations": True},
-        reward_normalisation="discounted_returns",
-        max_kl=1e-3,
-    ),
-    "impala": case(impala, IMPALA),
-    "impala, far behind, adam, recurrent": case(
-        impala, IMPALA, policy_lag=3, optimiser="adam", lstm_size=6
-    ),
-    "acer, normalised, recurrent": case(acer, ACER, normalise_observations=True, lstm_size=6),
-    "acer, frames": case(acer, ACER | FRAMES, convolutions="a3c"),
-    "acer, continuous": case(acer_continuous, CONTINUOUS),
-    "sac_value, two seeds": case(sac_value, PENDULUM, policy_period=2, target_period=3),
-    "sac, alf, mixed actions, two seeds, sampled evaluation": case(sac_alf, CLAW),
-    "sac, alf, all options, two seeds": case(sac_alf, ALF | ALL_OF_ALF),
-    "sac, alf, one replay twice over by priority": case(
-        sac_alf, ALF, seeds=(5,), replay_capacity=50
-    ),
-    "sac, discrete, read off the critics, one replay twice over": case(
-        sac_discrete, CARTPOLE | OF_CRITICS, evaluation_epsilon=0.5
-    ),
+MINIBATCHES = {"unroll_length": 8, "num_minibatches": 2}
+REPLAY: dict[str, Any] = {"unroll_length": 8, "replay_start": 24, "replay_capacity": 48}
+SETTINGS: dict[str, dict[str, Any]] = {
+    "sac": STEPS | {"task": "InvertedPendulum-v4"},  # its episodes are short
+    "sac_alf": STEPS
+    | {"task": "Reacher-v4", "reward_weights": (0.5, 0.5), "prioritised_replay": True}
+    | {"seeds": (5,), "replay_capacity": 50},
+    "sac_discrete": STEPS
+    | {"task": "CartPole-v1", "policy": "critics", "replay_capacity": 60, "target_period": 10}
+    | {"evaluation_rule": "sampled", "evaluation_epsilon": 0.5},
+    "a2c": UNROLLS
+    | {"task": "Pendulum-v1", "normalise_observations": True, "learning_rate_decay_steps": 4_000}
+    | {"reward_normalisation": "discounted_returns"},
+    "ppo": UNROLLS
+    | MINIBATCHES
+    | {"reward_normalisation": "value_targets", "shared_trunk": True, "lstm_size": 6},
+    "impala": UNROLLS | MINIBATCHES | {"policy_lag": 3, "optimiser": "adam", "lstm_size": 6},
+    "acer": UNROLLS
+    | REPLAY
+    | {"task": "Breakout-v5", "env_steps": 48, "num_envs": 2, "log_interval": 16}
+    | {"evaluation_rule": "training", "convolutions": "a3c"},
+    "acer_continuous": UNROLLS
+    | REPLAY
+    | {"task": "InvertedPendulum-v4", "env_steps": 240, "num_envs": 2, "replay_ratio": 2.0}
+    | {"evaluation_interval": 120},
 }
-"""Agent and configuration; with the golden runs that are cut they use every kind of state."""
+"""By agent; with the golden runs that are cut they use every kind of state."""
+
+
+CONFIGS = {agent: module_of(agent).Config(**settings) for agent, settings in SETTINGS.items()}
+
+
+def those(*agents: str) -> list[Any]:
+    """Return parameters: these agents, and the others as further ones."""
+    further = [pytest.param(each, marks=pytest.mark.further) for each in SETTINGS]
+    return [*agents, *(each for each in further if each.values[0] not in agents)]
 
 
 class Killed(BaseException):
@@ -104,22 +82,23 @@ def tables(directory: Path) -> dict[str, bytes]:
     return {str(path.relative_to(directory)): path.read_bytes() for path in paths}
 
 
-def train(agent: Any, config: Any, directory: Path, checkpoint_seconds: float = 1e9) -> Recorder:
-    run = {"agent": agent.__name__.split(".")[1], "task": config.task, "config": asdict(config)}
+def train(config: Any, directory: Path, checkpoint_seconds: float = 1e9) -> Recorder:
+    agent = type(config).__module__.removeprefix("agents.")
+    run = {"agent": agent, "task": config.task, "config": asdict(config)}
     keeps_best = config.evaluation_rule != "training"
     recorder = Recorder(directory, run, config.seeds, checkpoint_seconds, keeps_best=keeps_best)
-    agent.train(config, recorder)
+    module_of(agent).train(config, recorder)
     recorder.finish()
     return recorder
 
 
 @pytest.mark.usefixtures("unchecked")
-@pytest.mark.parametrize("case", by_agent(CASES, lambda case: CASES[case][0].__name__))
+@pytest.mark.parametrize("agent", those("sac", "sac_alf", "a2c", "impala", "acer"))
 def test_a_training_cut_at_any_step_ends_with_the_same_bytes(
-    case: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    agent: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Networks, optimisers, streams, statistics, replay and unfinished episodes: all go on."""
-    agent, config = CASES[case]
+    config = CONFIGS[agent]
     unroll = getattr(config, "unroll_length", 1)
     num_steps = last = 0
 
@@ -144,44 +123,34 @@ def test_a_training_cut_at_any_step_ends_with_the_same_bytes(
 
     monkeypatch.setattr(session, "VectorEnv", Mortal)
     monkeypatch.setattr(Journal, "is_due", is_due)
-    train(agent, config, tmp_path / "whole")
+    train(config, tmp_path / "whole")
     expected = tables(tmp_path / "whole")
     assert len(expected) >= len(config.seeds)  # else nothing is compared
 
-    generator, quarter = random.Random(case), num_steps // 4
+    generator, quarter = random.Random(agent), num_steps // 4
     for first in (2 * quarter, 0):
         last = first + generator.randrange(1, quarter)
         with pytest.raises(Killed):
-            train(agent, config, tmp_path / "cut")
+            train(config, tmp_path / "cut")
     last = 0
-    recorder = train(agent, config, tmp_path / "cut")
+    recorder = train(config, tmp_path / "cut")
     assert recorder.snapshot is not None
     assert tables(tmp_path / "cut") == expected
 
 
 @pytest.mark.usefixtures("unchecked")
-@pytest.mark.parametrize(
-    "case",
-    [
-        *("sac, two seeds", "a2c, normalised", "impala", "acer, continuous"),
-        "sac, discrete, read off the critics, one replay twice over",
-        *(
-            pytest.param(case, marks=pytest.mark.further)  # replays as those above
-            for case in ("acer, frames", "sac, alf, all options, two seeds")
-        ),
-    ],
-)
+@pytest.mark.parametrize("agent", those("sac", "a2c", "impala", "acer_continuous"))
 def test_an_extended_run_has_the_bytes_of_one_that_was_longer_from_the_start(
-    case: str, tmp_path: Path
+    agent: str, tmp_path: Path
 ) -> None:
     """Also where it ended between two reports, and its replay had less room."""
-    agent, config = CASES[case]
-    train(agent, config, tmp_path / "whole")
+    config = CONFIGS[agent]
+    train(config, tmp_path / "whole")
     for share in (0.45, 0.7):
         steps = int(share * config.env_steps) // config.num_envs * config.num_envs
-        recorder = train(agent, replace(config, env_steps=steps), tmp_path / "grown")
+        recorder = train(replace(config, env_steps=steps), tmp_path / "grown")
     assert recorder.snapshot is not None  # the third goes on from the second, that from the first
-    recorder = train(agent, config, tmp_path / "grown")
+    recorder = train(config, tmp_path / "grown")
     assert recorder.snapshot is not None
     assert tables(tmp_path / "grown") == tables(tmp_path / "whole")
     for seed in config.seeds:
@@ -190,13 +159,11 @@ def test_an_extended_run_has_the_bytes_of_one_that_was_longer_from_the_start(
 
 
 @pytest.mark.usefixtures("unchecked")
-def test_seeds_killed_as_they_ended_go_on_under_another_torch(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """One has finished and stays; the other's checkpoint fits no more, so it is trained alone."""
-    command = ["--task=Pendulum-v1", "--device=cpu", "--seeds", "1", "2", f"--out={tmp_path}"]
+def test_seeds_killed_as_they_ended_go_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One has finished and stays; the other ends the same, or is trained alone by another torch."""
+    command = ["--task=Pendulum-v1", "--device=cpu", "--seeds", "1", "2", "--evaluation-episodes=1"]
     command += ["--env-steps=60", "--learning-starts=40", "--batch-size=8", "--hidden-sizes=8"]
-    command += ["--evaluation-episodes=1"]
+    whole, cut, other = (tmp_path / name for name in ("whole", "cut", "other"))
     end = Recorder._end
 
     def killed(recorder: Recorder, i: int, status: Any, error: str | None) -> None:
@@ -204,19 +171,25 @@ def test_seeds_killed_as_they_ended_go_on_under_another_torch(
             raise SystemExit("killed")
         end(recorder, i, status, error)
 
+    assert sac.main([*command, f"--out={whole}"]) == 0
     with monkeypatch.context() as patch:
         patch.setattr(Recorder, "_end", killed)
         with pytest.raises(SystemExit, match="killed"):
-            sac.main(command)
-    finished = tmp_path / "seed-1"
-    before = {path: path.read_bytes() for path in finished.rglob("*") if path.is_file()}
-    monkeypatch.setattr("suite.base.hardware.versions", lambda: {"torch": "3.0"})
-    assert sac.main(command) == 0
-    assert before == {path: path.read_bytes() for path in before}
-    record = json.loads((tmp_path / "seed-2" / "run.json").read_text())
-    assert (record["status"], record["versions"]) == ("finished", {"torch": "3.0"})
+            sac.main([*command, f"--out={cut}"])
+    shutil.copytree(cut, other)
+    for folder, torch in ((cut, None), (other, "3.0")):
+        finished = folder / "seed-1"
+        before = {path: path.read_bytes() for path in finished.rglob("*") if path.is_file()}
+        if torch:
+            monkeypatch.setattr("suite.base.hardware.versions", lambda: {"torch": "3.0"})
+        assert sac.main([*command, f"--out={folder}"]) == 0
+        assert before == {path: path.read_bytes() for path in before}
+        record = json.loads((folder / "seed-2" / "run.json").read_text())
+        assert record["status"] == "finished"
+        assert torch in (None, record["versions"]["torch"])
+    assert tables(cut) == tables(whole)
     with pytest.raises(UsageError, match="holds a finished run"):
-        sac.main(command)
+        sac.main([*command, f"--out={other}"])
 
 
 @pytest.mark.usefixtures("unchecked")
@@ -246,19 +219,17 @@ def test_a_run_that_cannot_be_extended_is_refused_and_left_as_it_is(tmp_path: Pa
 
 
 @pytest.mark.usefixtures("unchecked")
-@pytest.mark.parametrize(
-    ("case", "number"), [("sac, two seeds", signal.SIGINT), ("impala", signal.SIGTERM)]
-)
+@pytest.mark.parametrize(("agent", "number"), [("sac", signal.SIGINT), ("impala", signal.SIGTERM)])
 def test_a_command_that_is_asked_to_stop_writes_a_checkpoint(
-    case: str,
+    agent: str,
     number: signal.Signals,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     """Ctrl-C or a scheduler's SIGTERM, long before one is due: nothing learned is lost."""
-    agent, config = CASES[case]
-    train(agent, config, tmp_path / "whole")
+    config = CONFIGS[agent]
+    train(config, tmp_path / "whole")
     log, logs = Recorder.log, 0
 
     def log_and_signal(recorder: Recorder, *row: Any) -> None:
@@ -271,8 +242,8 @@ def test_a_command_that_is_asked_to_stop_writes_a_checkpoint(
     handlers = [signal.getsignal(number) for number in signal.Signals]
     with monkeypatch.context() as patch:
         patch.setattr(Recorder, "log", log_and_signal)
-        patch.setattr(sys, "argv", [case, *words(config), "--out", str(tmp_path / "cut")])
-        assert run_main(agent.main) == 130
+        patch.setattr(sys, "argv", [agent, *words(config), "--out", str(tmp_path / "cut")])
+        assert run_main(module_of(agent).main) == 130
     out = capsys.readouterr().out
     (steps,) = re.findall(
         r"^stopped after a checkpoint past (\d+) env_steps; the same command goes on$", out, re.M
@@ -282,7 +253,7 @@ def test_a_command_that_is_asked_to_stop_writes_a_checkpoint(
     assert "goes on past" not in out
     assert [signal.getsignal(number) for number in signal.Signals] == handlers
     assert logs == 2  # it ended with the step, not with the run
-    assert agent.main([*words(config), "--out", str(tmp_path / "cut")]) == 0
+    assert module_of(agent).main([*words(config), "--out", str(tmp_path / "cut")]) == 0
     said = [line for line in capsys.readouterr().out.splitlines() if "goes on" in line]
     assert said == [f"seed-{seed} goes on past {steps} env_steps" for seed in config.seeds]
     record = json.loads((tmp_path / "cut" / f"seed-{config.seeds[0]}" / "run.json").read_text())
@@ -291,13 +262,13 @@ def test_a_command_that_is_asked_to_stop_writes_a_checkpoint(
 
 
 @pytest.mark.usefixtures("unchecked")
-@pytest.mark.parametrize("case", ["sac, two seeds", "a2c", "impala"])
+@pytest.mark.parametrize("agent", ["sac", "impala"])
 def test_a_command_killed_at_a_random_moment_ends_with_the_same_bytes(
-    case: str, tmp_path: Path
+    agent: str, tmp_path: Path
 ) -> None:
-    """The short form of the test below: a SIGKILL for seeds together, in turn, in two threads."""
-    run = Killable(case, tmp_path)
-    run.live(random.Random(case).uniform(0.2, 0.8) * run.seconds)
+    """The short form of the test below: SIGKILLs for seeds together, and in turn in two threads."""
+    run = Killable(agent, tmp_path)
+    run.live(random.Random(agent).uniform(0.2, 0.8) * run.seconds)
     run.finish()
 
 
@@ -305,11 +276,11 @@ def test_a_command_killed_at_a_random_moment_ends_with_the_same_bytes(
 @pytest.mark.slow
 def test_a_hundred_kills_lose_nothing(tmp_path: Path) -> None:
     """Each life of a command ends after a random time, or by itself; then it is compared."""
-    generator, cases = random.Random(0), itertools.cycle(CASES)
+    generator, agents = random.Random(0), itertools.cycle(CONFIGS)
     kills = num_runs = 0
-    while kills < 100 or num_runs < len(CASES):
+    while kills < 100 or num_runs < len(CONFIGS):
         num_runs += 1
-        run = Killable(next(cases), tmp_path / str(num_runs))
+        run = Killable(next(agents), tmp_path / str(num_runs))
         for _ in range(generator.randrange(1, 8)):
             run.live(generator.uniform(0.0, run.seconds))
         run.finish()
@@ -318,20 +289,19 @@ def test_a_hundred_kills_lose_nothing(tmp_path: Path) -> None:
 
 
 class Killable:
-    """A case as a command of its own, and what it writes when it is left alone.
+    """An agent's command, and what it writes when it is left alone.
 
     Args:
-        case: which.
+        agent: its name.
         directory: for both.
     """
 
-    def __init__(self, case: str, directory: Path) -> None:
-        agent, config = CASES[case]
-        self.case, self.agent, self.directory, self.kills = case, agent, directory, 0
+    def __init__(self, agent: str, directory: Path) -> None:
+        self.agent, self.directory, self.kills = agent, directory, 0
         started = time.perf_counter()
-        train(agent, config, directory / "whole")
+        train(CONFIGS[agent], directory / "whole")
         self.seconds = time.perf_counter() - started
-        self.command = [sys.executable, "-m", agent.__name__, *words(config)]
+        self.command = [sys.executable, "-m", f"agents.{agent}", *words(CONFIGS[agent])]
         self.command += ["--out", str(directory / "cut"), "--checkpoint-minutes", "0.002"]
 
     @property
@@ -355,12 +325,12 @@ class Killable:
         checkpoint = any((self.directory / "cut").glob("seed-*/checkpoint/checkpoint.json"))
         says = "from a checkpoint" if checkpoint else "anew"
         next_life = "finished" if self.finished else f"goes on {says}"
-        print(f"{self.case}: {end} within {seconds:.2f} of {self.seconds:.2f} s, {next_life}")
+        print(f"{self.agent}: {end} within {seconds:.2f} of {self.seconds:.2f} s, {next_life}")
 
     def finish(self) -> None:
         """Let the command end, here, and compare what it wrote."""
         if not self.finished:
-            assert self.agent.main(self.command[3:]) == 0
+            assert module_of(self.agent).main(self.command[3:]) == 0
         assert self.finished
         assert tables(self.directory / "cut") == tables(self.directory / "whole")
 

@@ -2,17 +2,14 @@
 
 import math
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
 
-import agents
 from agents import a2c
 from suite import actor_critic
-from suite.nets.networks import prepare
 from suite.nets.optimisers import FlatWeights, InTurn, RMSprop
 from tests.agents.trainings import (
     CONTROL,
@@ -22,7 +19,6 @@ from tests.agents.trainings import (
     random_flags,
     random_transitions,
     tiny,
-    train,
 )
 
 TINY = tiny("a2c")
@@ -189,14 +185,3 @@ def test_explained_variance_is_that_of_the_interval() -> None:
     columns = a2c.describe({"update": np.array([0.0, 0.0, 0.0, 0.0, *moments])}, 1e-3)
     expected = 1 - residuals.var() / returns.var()
     assert columns["explained_variance"][0] == pytest.approx(expected)
-
-
-def test_a_policy_in_bfloat16_acts_as_it_was_trained_to(tmp_path: Path) -> None:
-    """From its file, to the last bit."""
-    config = replace(TINY, task="Pong-v5", num_envs=2, env_steps=20, convolutions="a3c")
-    config = replace(config, evaluation_rule="training", bfloat16=True)
-    learner, recorder = train(config, tmp_path)
-    policy = agents.load_policy(recorder.seed_directories[0])
-    frames = np.random.default_rng(0).integers(0, 256, (64, 4, 84, 84)).astype(np.uint8)
-    logits = learner.network(prepare(frames, CPU))[0]
-    assert np.array_equal(policy.act(frames), logits.argmax(-1).numpy())

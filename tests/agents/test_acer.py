@@ -12,7 +12,7 @@ import torch
 from scipy.optimize import minimize
 from torch import Tensor
 
-from agents import a2c, acer
+from agents import acer
 from suite.nets.optimisers import FlatWeights
 from suite.unrolls import Transitions
 from tests.agents.trainings import (
@@ -247,56 +247,6 @@ def test_an_update_is_what_the_equations_say(settings: dict[str, Any]) -> None:
     expected = slow_gradient(config, network, learner.average_policy, batch, memory)
     given = learner, config, batch, 0.1, memory if carried else None
     check_update(learner, network.actor, config, expected, partial(acer.update, *given))
-
-
-def test_on_policy_with_one_q_for_all_actions_it_is_a2c() -> None:
-    """Ratio 0, no truncation, no trust region: the policy's gradient is A2C's, to rounding."""
-    config = replace(
-        TINY,
-        unroll_length=8,
-        shared_trunk=False,
-        policy_head_gain=1.0,
-        replay_ratio=0.0,
-        clip_rho_threshold=None,
-        trust_region_delta=None,
-        entropy_coef=0.1,
-        max_gradient_norm=None,
-    )
-    names = ("task", "num_envs", "hidden_sizes", "policy_head_gain", "entropy_coef")
-    theirs = a2c.ActorCritic(
-        a2c.Config(**{name: getattr(config, name) for name in names}),
-        CONTROL,
-        np.random.default_rng(0),
-    ).double()
-    ours = acer.ActorCritic(config, CONTROL, np.random.default_rng(2)).double()
-    assert ours.critic is not None
-    assert theirs.critic is not None
-    ours.actor.load_state_dict(theirs.actor.state_dict())
-    for own, value in zip(ours.critic.parameters(), theirs.critic.parameters(), strict=True):
-        own.data = value.detach().clone()
-    for name in ("weights", "biases"):  # the head of V, once for each action
-        head = getattr(ours.critic, name)[-1]
-        head.data = head.data.repeat_interleave(CONTROL.num_outputs, -1)
-
-    batch = doubled(random_batch(config, 5))
-    assert not batch.valid.all()
-    behaviour = theirs.actor(batch.obs[:-1].flatten(0, 1)).log_softmax(-1)
-    behaviour = behaviour.detach().unflatten(0, batch.actions.shape)
-    learner = make_exact(config, ours)
-    acer.update(learner, config, batch._replace(behaviour=behaviour), 1e-3)
-
-    log_probs, entropies, values = a2c.evaluate_actions(theirs, batch.obs[:-1], batch.actions)
-    last = theirs.value(batch.obs[-1]).unsqueeze(0)
-    all_values = torch.cat([values, last]).detach()
-    steps = (batch.rewards, batch.discounts, batch.trace_mask)
-    advantages = a2c.gae(*steps, all_values[:-1], all_values[1:], 1.0)
-    parts = a2c.losses(log_probs, entropies, values, advantages, advantages, batch.weights)
-    loss = parts.policy - config.entropy_coef * parts.entropy
-    gradients = torch.autograd.grad(loss, list(theirs.actor.parameters()))
-    expected = torch.cat([gradient.flatten() for gradient in gradients])
-    torch.testing.assert_close(
-        learner.optimiser.seen[: len(expected)], expected, rtol=1e-9, atol=1e-12
-    )
 
 
 def test_diagnostics_are_what_they_are_called() -> None:

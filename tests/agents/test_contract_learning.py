@@ -14,6 +14,7 @@ from torch import Tensor
 
 import agents
 from suite.envs.vector_env import Spaces
+from suite.nets.networks import prepare
 from suite.unrolls import UnrollReplay
 from tests.agents.trainings import (
     CONTROL,
@@ -279,7 +280,10 @@ def test_the_learning_rate_falls_linearly_to_zero_and_stays_there(
 
 @pytest.mark.parametrize("agent", ["a2c", "ppo", "impala", "acer", "sac_discrete"])
 def test_the_protocol_reaches_the_simulator(agent: str, tmp_path: Path) -> None:
-    """`sticky` has all 18 actions, the default Pong's six; frames train and a policy loads."""
+    """`sticky` has all 18 actions, the default Pong's six; a policy acts as it was trained to.
+
+    From its file, to the last bit, in A2C's bfloat16, too.
+    """
     changes: dict[str, Any] = {"num_envs": 2, "env_steps": 20, "evaluation_rule": "training"}
     if agent == "sac_discrete":
         changes |= {"learning_starts": 16, "evaluation_interval": 20, "update_ratio": 0.5}
@@ -287,20 +291,18 @@ def test_the_protocol_reaches_the_simulator(agent: str, tmp_path: Path) -> None:
         changes |= {"convolutions": "shallow" if agent == "impala" else "a3c"}
     if agent == "acer":
         changes |= {"replay_start": 0, "replay_ratio": 1.0}
+    if agent == "a2c":
+        changes |= {"bfloat16": True}
     config = tiny(agent, task="Pong-v5", protocol="sticky", **changes)
     learner, recorder = train(config, tmp_path)
     policy = agents.load_policy(recorder.seed_directories[0])
     assert policy.task.protocol == "sticky"
-    frames = np.random.default_rng(0).integers(0, 256, (3, 4, 84, 84)).astype(np.uint8)
-    prepared = torch.from_numpy(frames / 255).float()
+    frames = np.random.default_rng(0).integers(0, 256, (64, 4, 84, 84)).astype(np.uint8)
+    prepared, of_critics = prepare(frames, CPU), agent == "sac_discrete"
     with torch.no_grad():
-        network = (
-            learner.actor(prepared[None])[0]
-            if agent == "sac_discrete"
-            else learner.network(prepared)
-        )
-    logits = network[0]
-    assert logits.shape == (3, 18)
+        outputs = learner.actor(prepared[None]) if of_critics else learner.network(prepared)
+    logits = outputs[0][0] if of_critics else outputs[0]
+    assert logits.shape == (64, 18)
     assert policy.act(frames).tolist() == logits.argmax(-1).tolist()
 
 

@@ -66,14 +66,12 @@ RUNS = {
 CASES = [(agent, name) for agent, names in RUNS.items() for name in names]
 UNROLLS = [each for each in CASES if each[0] not in runner.SEEDS_TOGETHER]
 """Those of agents that learn from unrolls."""
-GRAPHS: list[tuple[str, str, dict[str, Any]]] = [
-    *(("sac", name, {}) for name in RUNS["sac"]),
+CHANGED: list[tuple[str, str, dict[str, Any]]] = [
+    *((*each, {"learning_rate_decay_steps": 10_000} if each in UNROLLS else {}) for each in CASES),
     ("sac", "jaxrl, two seeds, cut", {"policy_period": 2, "target_period": 3}),
-    ("sac_alf", "mixed, tuned, two seeds, cut", {"policy_period": 2}),
     ("sac_alf", "several steps, two seeds, actor seldom, orthogonal, cut", {"td_steps": 1}),
-    *((*each, {"learning_rate_decay_steps": 10_000}) for each in UNROLLS),
 ]
-"""Those whose updates can be graphs, with periods, and a step size that is not frozen."""
+"""With a step size that is not frozen, and periods."""
 TASKS = {"continuous": "InvertedPendulum-v4", "discrete": "CartPole-v1"}
 """With episodes that end soon, for evaluations."""
 
@@ -121,78 +119,73 @@ def train_on_gpu(
         return runner.train(module, config, folder, cut=cut)
 
 
-@pytest.mark.parametrize(("agent", "name"), by_agent(CASES))
+def on_copies(step: Callable[..., Any], *_: Any) -> Callable[..., Any]:
+    """Call a step as a graph does: on tensors that are aligned as a graph's."""
+    return lambda *inputs: step(*tree_map_only(Tensor, torch.clone, inputs))
+
+
+@pytest.mark.parametrize(
+    ("agent", "name", "changes"),
+    [*by_agent(CHANGED), ("sac_alf", "mixed, tuned, two seeds, cut", {"policy_period": 2})],
+)
 def test_an_agent_learns_on_a_gpu_what_it_learns_on_the_cpu(
-    agent: str, name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    agent: str, name: str, changes: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """All tensors on one device, nothing read back within an update, no stream ahead of another."""
+    """All tensors on one device, nothing read back within an update, no stream ahead of another.
+
+    From graphs the same as kernel by kernel, to the bit: nothing is frozen that changes, warm-ups
+    leave no trace, and a checkpoint is gone on from.
+    """
     assert set(RUNS) == set(agents.AGENTS)
     monkeypatch.setattr(affine, "_linear", None)  # oneDNN adds in another order
     config, cut = short(agent, name), configurations.RUNS[agent][name].cut
+    config = dataclasses.replace(config, **changes)
     theirs = [*learned(runner.train(module_of(agent), config, tmp_path / "cpu", cut=False))]
-    learner = train_on_gpu(agent, config, tmp_path / "gpu", monkeypatch, cut=cut)
-    ours = [*learned(learner)]
-    tolerance = 1e-5 if agent in runner.SEEDS_TOGETHER else 0.0
-    assert len(ours) == len(theirs) > 0
-    for our, their in zip(ours, theirs, strict=True):
-        assert isinstance(our, OnGpu)
-        torch.testing.assert_close(on_cpu(our), their.detach(), atol=tolerance, rtol=tolerance)
-
-
-@pytest.mark.parametrize(("agent", "name", "changes"), by_agent(GRAPHS))
-def test_graphs_learn_what_is_learned_kernel_by_kernel(
-    agent: str, name: str, changes: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Nothing is frozen that changes, warm-ups leave no trace, and a checkpoint is gone on from."""
-
-    def on_copies(step: Callable[..., Any], *_: Any) -> Callable[..., Any]:  # aligned as a graph's
-        return lambda *inputs: step(*tree_map_only(Tensor, torch.clone, inputs))
-
     calls: list[str] = []
 
     def counted(owner: Any, method: str) -> None:
         function = getattr(owner, method)
 
-        def call(*arguments: Any) -> Any:
+        def call(*given: Any) -> Any:
             calls.append(method)
-            return function(*arguments)
+            return function(*given)
 
         monkeypatch.setattr(owner, method, call)
 
     counted(module_of(agent), "update")
     counted(Graph, "replay")
-    config, unrolls = dataclasses.replace(short(agent, name), **changes), (agent, name) in UNROLLS
     with monkeypatch.context() as patch:
         for module in (player, unroll_session):  # the one acts, the other updates
             patch.setattr(module, "as_graph", on_copies)
-        theirs = [*learned(train_on_gpu(agent, config, tmp_path / "plain", monkeypatch))]
+        plain = [*learned(train_on_gpu(agent, config, tmp_path / "plain", monkeypatch, cut=cut))]
+    tolerance = 1e-5 if agent in runner.SEEDS_TOGETHER else 0.0
+    assert len(plain) == len(theirs) > 0
+    for our, their in zip(plain, theirs, strict=True):
+        assert isinstance(our, OnGpu)
+        torch.testing.assert_close(on_cpu(our), their.detach(), atol=tolerance, rtol=tolerance)
+    if not changes and agent != "sac":  # it has no graphs
+        return
     number = len(calls)
     assert calls == ["update"] * number
     calls.clear()
     config = dataclasses.replace(config, cuda_graphs=True)
-    cut = configurations.RUNS[agent][name].cut
     learner = train_on_gpu(agent, config, tmp_path / "graphs", monkeypatch, cut=cut)
-    if unrolls:
+    if (agent, name) in UNROLLS:
         assert calls.count("replay") >= number + config.env_steps // config.num_envs
         num_graphs = 2
     else:
         assert calls.count("replay") >= number
-        assert agent == "sac" or calls.count("replay") <= number * (1 + cut)  # SAC acts so, too
+        assert agent == "sac" or calls.count("replay") == number  # SAC acts so, too
         periods = config.policy_period, config.target_period
         num_graphs = len({(n % periods[0] == 0, (n + 1) % periods[1] == 0) for n in range(number)})
     assert calls.count("update") <= (WARM_UPS + 1) * num_graphs * (1 + cut)
-    for our, their in zip(learned(learner), theirs, strict=True):
-        assert torch.equal(on_cpu(our), on_cpu(their))
-    assert_same_tables(tmp_path / "graphs", tmp_path / "plain")
-
-
-def assert_same_tables(ours: Path, theirs: Path) -> None:
-    """Every table of a run has the other one's bytes; how long it took is its own."""
-    tables = {path.relative_to(theirs) for path in theirs.rglob("*.csv")}
+    for our, other in zip(learned(learner), plain, strict=True):
+        assert torch.equal(on_cpu(our), on_cpu(other))
+    tables = {path.relative_to(tmp_path / "plain") for path in tmp_path.glob("plain/**/*.csv")}
     assert "updates.csv" in {table.name for table in tables}
     for table in tables:
-        same = (ours / table).read_bytes() == (theirs / table).read_bytes()
-        assert same or table.name == "timing.csv", table
+        ours, others = ((tmp_path / each / table).read_bytes() for each in ("graphs", "plain"))
+        assert ours == others or table.name == "timing.csv", table  # how long it took is its own
 
 
 @pytest.mark.gpu

@@ -11,7 +11,6 @@ from torch import Tensor
 
 from agents import sac, sac_alf, sac_discrete
 from suite.envs.vector_env import Spaces
-from suite.replay import Batch
 from suite.step_replay import StepBatch
 from tests.agents import trainings
 from tests.agents.trainings import CPU, networks, table, tiny, train
@@ -72,60 +71,13 @@ def test_a_training_is_that_of_sac_under_its_settings(
             pd.testing.assert_frame_equal(one, two, rtol=1e-4, atol=1e-5)
 
 
-def spaces(obs_size: int, num_dimensions: int, num_choices: int) -> Spaces:
-    return Spaces.vectors(obs_size, num_dimensions)._replace(num_choices=num_choices)
-
-
-def random_batch(generator: torch.Generator, seeds: int, size: int, of: Spaces) -> Batch:
-    """Return transitions with the choice's number before each continuous action."""
-    (obs_size,), action_size = of.obs_shape, of.num_outputs
-    batch = trainings.random_batch(generator, seeds, size, obs_size, action_size)
-    choices = torch.randint(0, of.num_choices, (seeds, size, 1), generator=generator)
-    extras = torch.zeros(seeds, size, 1 + action_size + 1)
-    extras[..., 0] = batch.rewards
-    obs, actions = batch.obs_actions.split([obs_size, action_size], -1)
-    return batch._replace(obs_actions=torch.cat([obs, choices, actions], -1), extras=extras)
-
-
-def update(
-    learner: sac_alf.Learner, config: sac_alf.Config, batch: Batch, noise: Tensor
-) -> dict[str, Tensor]:
-    """Make an update with equal weights; return the diagnostics."""
-    return sac_alf.update(learner, config, batch, torch.ones(batch.rewards.shape), noise, 0)[0]
-
-
-SHARED: dict[str, Any] = {
-    **{"seeds": (1, 2), "hidden_sizes": (16, 16), "num_critics": 3, "gamma": 0.9, "tau": 0.1}
-}
-
-
-def test_with_one_discrete_action_it_is_sac() -> None:
-    """Updates of `agents.sac` from the same streams, with its batches and noise: to rounding."""
-    hybrid, plain = sac_alf.Config(**SHARED), sac.Config(task="Pendulum-v1", **SHARED)
-    ours = sac_alf.make_learner(hybrid, spaces(3, 2, 1), CPU)
-    theirs = sac.make_learner(plain, 3, 2, CPU)
-    for one, other in zip(networks(ours), networks(theirs), strict=True):
-        assert torch.equal(one, other)
-    generator = torch.Generator().manual_seed(0)
-    for num_updates in range(5):
-        batch = random_batch(generator, 2, 8, spaces(3, 2, 1))
-        noise = torch.randn(2, 2, 8, 2, generator=generator)
-        metrics = update(ours, hybrid, batch, noise)
-        pairs = batch.obs_actions[..., [0, 1, 2, 4, 5]]
-        expected = sac.update(theirs, plain, batch._replace(obs_actions=pairs), noise, num_updates)
-        for name, value in expected.items():
-            torch.testing.assert_close(metrics[name], value, atol=1e-6, rtol=1e-5)
-        assert metrics["choice_entropy"].tolist() == [0.0, 0.0]
-    for one, other in zip(networks(ours), networks(theirs), strict=True):
-        torch.testing.assert_close(one, other, atol=1e-6, rtol=1e-5)
-    torch.testing.assert_close(ours.log_alphas[1], theirs.log_alpha)
-    assert torch.equal(ours.log_alphas[0], torch.zeros(2))
-
-
 def test_without_a_continuous_action_it_is_discrete_sac() -> None:
     """Updates of `agents.sac_discrete` read off its critics, at a fixed temperature."""
     of = Spaces((3,), 4)
-    fixed: dict[str, Any] = SHARED | {"learn_alpha": False}
+    fixed: dict[str, Any] = {
+        **{"seeds": (1, 2), "hidden_sizes": (16, 16), "num_critics": 3, "gamma": 0.9, "tau": 0.1},
+        "learn_alpha": False,
+    }
     hybrid = sac_alf.Config(initial_choice_alpha=0.3, **fixed)
     discrete = sac_discrete.Config(
         task="CartPole-v1", policy="critics", initial_alpha=0.3, target_period=1, **fixed
@@ -139,9 +91,12 @@ def test_without_a_continuous_action_it_is_discrete_sac() -> None:
             copied.copy_(weight)
     generator = torch.Generator().manual_seed(0)
     for num_updates in range(5):
-        batch = random_batch(generator, 2, 8, spaces(3, 0, 4))
-        metrics = update(ours, hybrid, batch, torch.zeros(2, 2, 8, 0))
-        taken = batch.obs_actions[..., 3].long()
+        batch = trainings.random_batch(generator, 2, 8, 3, 0)
+        taken = torch.randint(0, 4, (2, 8), generator=generator)
+        rows = torch.cat([batch.obs, taken.unsqueeze(-1)], -1)
+        extras = torch.stack([batch.rewards, torch.zeros(2, 8)], -1)
+        given = batch._replace(obs_actions=rows, extras=extras), torch.ones(2, 8)
+        metrics, _ = sac_alf.update(ours, hybrid, *given, torch.zeros(2, 2, 8, 0), 0)
         steps = StepBatch(batch.obs, taken, batch.rewards, batch.terminations, batch.next_obs)
         expected = sac_discrete.update(theirs, discrete, steps, num_updates)
         for name in ("critic_loss", "q_value"):

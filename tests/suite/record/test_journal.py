@@ -124,9 +124,13 @@ def run_json(folder: Path, seed: int = 1) -> dict[str, Any]:
     ],
 )
 def test_a_run_goes_on_from_its_newest_checkpoint(task: str, stops: int, tmp_path: Path) -> None:
-    """Rows since the checkpoint are written again, once; no action is lost or rounded."""
+    """Rows and actions since the checkpoint, torn ones too, come again, once; none is rounded."""
     whole = Run(tmp_path / "whole", task=task).play()
     cut(tmp_path / "cut", stops, task=task)
+    for name in ("checkpoint/actions.bin", "episodes.csv", "updates.csv"):
+        if stops > SAVES[0]:
+            with (tmp_path / "cut" / "seed-1" / name).open("ab") as file:
+                file.write(b"60,1")
     again = Run(tmp_path / "cut", task=task)
     assert (again.recorder.snapshot is None) == (stops < SAVES[0])
     assert np.array_equal(np.array(again.play()), np.array(whole))
@@ -147,66 +151,32 @@ def test_a_run_that_goes_on_cuts_nothing_that_it_links_to(name: str, tmp_path: P
     assert {path: path.read_bytes() for path in before} == before
 
 
-def test_a_finished_run_keeps_its_checkpoint_unless_told_not_to(tmp_path: Path) -> None:
-    """A longer run goes on from it; a million actions are not small where nobody wants that."""
-    record = {"run.json", "episodes.csv", "updates.csv", "timing.csv", "SHA256SUMS"}
-    for name, kept in (("kept", {"checkpoint"}), ("dropped", set())):
-        run = Run(tmp_path / name)
-        run.recorder.keeps_checkpoint = bool(kept)
-        run.play()
-        names = {path.name for path in (tmp_path / name / "seed-1").iterdir()}
-        assert names == record | kept
-
-
-def test_an_actions_file_longer_than_its_checkpoint_is_cut(whole: Tables, tmp_path: Path) -> None:
-    """Actions are appended before the checkpoint that counts them, and may be torn."""
-    checkpoint = cut(tmp_path / "cut")
-    with (checkpoint / "actions.bin").open("ab") as file:
-        file.write(b"torn")
-    for name in ("episodes.csv", "updates.csv"):
-        with (tmp_path / "cut" / "seed-1" / name).open("ab") as file:
-            file.write(b"60,1")
-    again = Run(tmp_path / "cut")
-    assert again.recorder.snapshot is not None
-    again.play()
-    assert tables(tmp_path / "cut") == whole
-
-
-@pytest.mark.parametrize("name", ["checkpoint/actions.bin", "episodes.csv", "timing.csv"])
-@pytest.mark.parametrize("damage", ["flip", "cut", "lose"])
-def test_a_damaged_file_means_a_run_from_the_start(
+@pytest.mark.parametrize(
+    ("name", "damage"),
+    [
+        *product(["checkpoint/actions.bin", "episodes.csv"], ["flipped", "empty", "lost"]),
+        *product(["timing.csv"], ["flipped", "lost"]),
+        *product(["checkpoint/checkpoint.json", "checkpoint/*.safetensors"], ["a folder"]),
+        ("checkpoint", "empty"),
+    ],
+)
+def test_what_is_damaged_means_a_run_from_the_start(
     name: str, damage: str, whole: Tables, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """The bytes are right all the same, and a line says why it takes longer."""
     cut(tmp_path / "cut")
-    path = tmp_path / "cut" / "seed-1" / name
-    content = bytearray(path.read_bytes())
-    content[3] ^= 1
-    if damage == "lose":
-        path.unlink()
-    else:
-        path.write_bytes(content if damage == "flip" else b"")
+    (path,) = (tmp_path / "cut" / "seed-1").glob(name)
+    content = path.read_bytes() if path.is_file() else b""
+    path.rename(tmp_path / "before")
+    if damage == "a folder":
+        path.mkdir()
+    elif damage != "lost":
+        path.write_bytes(content[:3] + b"x" + content[4:] if damage == "flipped" else b"")
     again = Run(tmp_path / "cut")
     assert again.recorder.snapshot is None
-    assert "seed-1 starts from scratch: " in capsys.readouterr().err
+    said = capsys.readouterr().err
+    assert name == "checkpoint" or "seed-1 starts from scratch: " in said  # without one as ever
     again.play()
-    assert tables(tmp_path / "cut") == whole
-
-
-@pytest.mark.parametrize("what", ["checkpoint.json", "safetensors"])
-def test_a_damaged_checkpoint_means_a_run_from_the_start(
-    what: str, whole: Tables, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """So does a folder where a file should be, or a file where the folder should be."""
-    checkpoint = cut(tmp_path / "cut")
-    for path in list(checkpoint.iterdir()):
-        if path.name.endswith(what):
-            path.unlink()
-            path.mkdir()
-    assert Run(tmp_path / "cut").recorder.snapshot is None
-    assert "unreadable checkpoint" in capsys.readouterr().err
-    checkpoint.write_text("")
-    Run(tmp_path / "cut").play()
     assert tables(tmp_path / "cut") == whole
 
 
@@ -336,24 +306,6 @@ def test_a_diverged_seed_stays_diverged_and_the_other_goes_on(tmp_path: Path) ->
         assert tables(folder) == tables(tmp_path / "whole")
         if stops == 35:
             assert run_json(folder, 1)["ended_at"] == before["ended_at"]
-
-
-def test_a_seed_that_has_finished_is_left_alone(tmp_path: Path) -> None:
-    """The kill fell between the last words of two seeds: the second still ends, the same."""
-    seeds = (1, 2)
-    Run(tmp_path / "whole", seeds=seeds).play()
-    cut(tmp_path / "cut", seeds=seeds)
-    done, ours = tmp_path / "whole" / "seed-1", tmp_path / "cut" / "seed-1"
-    for path in done.iterdir():
-        if path.is_file():
-            (ours / path.name).write_bytes(path.read_bytes())
-    before = {path: path.read_bytes() for path in ours.iterdir() if path.is_file()}
-    again = Run(tmp_path / "cut", seeds=seeds)
-    assert again.recorder.active == [1]
-    again.play()
-    assert {path: path.read_bytes() for path in before} == before
-    assert tables(tmp_path / "cut") == tables(tmp_path / "whole")
-    assert run_json(tmp_path / "cut", 2)["status"] == "finished"
 
 
 def test_time_goes_on_where_the_checkpoint_was_made(
