@@ -1,4 +1,4 @@
-"""A recurrent network the slow way: one episode of one environment after the other."""
+"""A recurrent network the slow way: by torch's cell, one episode of one environment at a time."""
 
 from typing import Any
 
@@ -32,6 +32,7 @@ def slow_lstm(
 ) -> Tensor:
     """Return the hidden units of every step of `batch`, `[T + 1, N, H]`, from its inputs."""
     columns, size = [], len(lstm.recurrent_weight)
+    weights = lstm.weight.T, lstm.recurrent_weight.T, lstm.bias, torch.zeros_like(lstm.bias)
     for i, row in enumerate(memory):
         hidden, cell, further = row[:size], row[size : 2 * size], row[2 * size :]
         outputs = []
@@ -40,10 +41,8 @@ def slow_lstm(
                 further = further_inputs(spaces, batch.actions[t - 1, i], batch.rewards[t - 1, i])
             elif t:  # the row before was ignored: an episode of its own begins
                 hidden, cell, further = (torch.zeros_like(part) for part in (hidden, cell, further))
-            gates = torch.cat([inputs, further]) @ lstm.weight + lstm.bias
-            gates = (gates + hidden @ lstm.recurrent_weight).view(4, size)
-            cell = gates[1].sigmoid() * cell + gates[0].sigmoid() * gates[2].tanh()
-            hidden = gates[3].sigmoid() * cell.tanh()
+            rows = torch.cat([inputs, further])[None], (hidden[None], cell[None])
+            hidden, cell = (each[0] for each in torch.lstm_cell(*rows, *weights))
             outputs.append(hidden)
         columns.append(torch.stack(outputs))
     return torch.stack(columns, 1)

@@ -18,104 +18,54 @@ from suite.base.errors import UsageError
 from tests.agents.trainings import SETTINGS, VARIANTS, fields, module_of, same, tiny, train
 from tests.golden import runner
 
-ADAM: dict[str, Any] = {f"{name}_learning_rate": 3e-3 for name in ("actor", "critic", "alpha")}
-OF_TRANSITIONS: dict[str, Any] = {
+OTHER: dict[str, Any] = {
     **{"num_envs": 2, "gamma": 0.5, "hidden_sizes": (8, 8, 8), "num_critics": 3, "batch_size": 16},
-    **{"replay_capacity": 50, "learning_starts": 50, "update_ratio": 2.0, "tau": 0.5},
+    **{"replay_capacity": 20, "learning_starts": 50, "update_ratio": 2.0, "tau": 0.5},
     **{"policy_period": 2, "target_period": 2, "log_std_min": 0.5, "log_std_max": -1.0},
-    **{"log_std_bound": "tanh", "reward_scale": 3.0},
-}
-OF_SAC: dict[str, Any] = {
-    **OF_TRANSITIONS,
-    **ADAM,
-    **{"initialisation": "lecun_normal", "hidden_gain": 0.5, "policy_head_gain": 0.3},
-    **{"separate_heads": True, "initial_alpha": 0.3, "learn_alpha": False, "max_log_alpha": -1.0},
-    **{"target_entropy_per_action": -3.0, "entropy_in_target": False},
-    **{"action_gradient_clip": 1e-4, "count_warm_up": False, "compensate_policy_period": False},
-}
-OF_UNROLLS: dict[str, Any] = {
-    **{"num_envs": 5, "unroll_length": 6, "gamma": 0.9, "hidden_sizes": (8, 8, 8)},
-    **{"hidden_gain": 1.0, "policy_head_gain": 0.5, "activation": "relu"},
-    **{"learning_rate": 3e-4, "learning_rate_decay_steps": 2_000, "entropy_coef": 0.1},
-    **{"max_gradient_norm": 0.01, "time_limit_is_terminal": True},
-    **{"normalise_observations": True, "observation_clip": 0.3},
-}
-RMSPROP: dict[str, Any] = {
+    **{"log_std_bound": "tanh", "reward_scale": 3.0, "actor_learning_rate": 3e-3},
+    **{"critic_learning_rate": 3e-3, "alpha_learning_rate": 3e-3, "initialisation": "orthogonal"},
+    **{"hidden_gain": 0.5, "policy_head_gain": 0.3, "separate_heads": True, "initial_alpha": 0.3},
+    **{"learn_alpha": False, "max_log_alpha": -1.0, "target_entropy_per_action": -3.0},
+    **{"entropy_in_target": False, "action_gradient_clip": 1e-4, "count_warm_up": False},
+    **{"compensate_policy_period": False, "learning_rate": 3e-3, "bound_means": True},
+    **{"last_layer_bound": 3e-3, "sample_without_replacement": True, "normalise_entropy": False},
+    **{"prior": "uniform", "target_kl_per_action": 1.0, "same_action_prob": 0.5},
+    **{"same_action_noise": 0.5, "reward_weights": (1.0, 0.0), "td_steps": 3, "td_lambda": 0.5},
+    **{"lstm_size": 8, "prioritised_replay": False, "priority_exponent": 0.2},
+    **{"priority_epsilon": 1.0, "importance_exponent": 1.0, "initial_choice_alpha": 0.3},
+    **{"target_entropy_share": 0.9, "policy": "critics", "q_of_critics": "mean"},
+    **{"adam_epsilon": 0.1, "weight_decay": 0.1, "max_gradient_norm": 0.01},
+    **{"alpha_objective": "log_alpha", "min_log_alpha": -1e-3, "critic_error": "huber"},
+    **{"mean_over_actions": True, "unroll_length": 6, "activation": "relu"},
+    **{"learning_rate_decay_steps": 2_000, "entropy_coef": 0.1, "time_limit_is_terminal": True},
+    **{"normalise_observations": True, "observation_clip": 0.3, "num_epochs": 3},
+    **{"num_minibatches": 4, "gae_lambda": 0.5, "clip": 0.01, "decay_clip": True},
+    **{"clip_values": True, "normalise_advantages": False, "recompute_advantages": True},
+    **{"max_kl": 1e-6, "shared_trunk": True, "value_head_gain": 0.5, "initial_log_std": -1.0},
+    **{"value_coef": 0.1, "reward_normalisation": "discounted_returns", "reward_clip": 0.01},
     **{"rmsprop_epsilon_in_root": False, "rmsprop_initial_average": 0.0, "rmsprop_decay": 0.9},
-    "rmsprop_epsilon": 0.1,
-}
-OF_REPLAY: dict[str, Any] = {
-    **OF_UNROLLS,
-    **RMSPROP,
-    **{"replay_ratio": 1.0, "replay_count": "fixed", "replay_capacity": 20, "replay_start": 40},
-    **{"clip_rho_threshold": 0.9, "trust_region_delta": None, "tau": 0.5, "q_coef": 0.1},
-    "lstm_size": 5,
-}
-OTHERS: dict[str, dict[str, Any]] = {
-    "sac": OF_SAC,
-    "sac_value": {
-        **OF_TRANSITIONS,
-        **{"learning_rate": 3e-3, "learn_alpha": True, "initial_alpha": 0.3, "bound_means": True},
-        **{"last_layer_bound": 0.003, "sample_without_replacement": True},
-        **{"alpha_learning_rate": 1e-2, "target_entropy_per_action": 0.5},
-    },
-    "sac_alf": {
-        **OF_SAC,
-        **{"normalise_entropy": False, "prior": "uniform", "target_kl_per_action": 1.0},
-        **{"same_action_prob": 0.5, "same_action_noise": 0.5, "reward_weights": (1.0, 0.0)},
-        **{"td_steps": 3, "td_lambda": 0.5, "lstm_size": 8, "prioritised_replay": False},
-        **{"priority_exponent": 0.2, "priority_epsilon": 1.0, "importance_exponent": 1.0},
-    },
-    "sac_alf, mixed": {"initial_choice_alpha": 0.3, "target_entropy_share": 0.9},
-    "sac_discrete": {
-        **{name: OF_TRANSITIONS[name] for name in (*OF_TRANSITIONS,)[:9]},
-        "target_period": 2,
-        **ADAM,
-        **{"policy": "critics", "q_of_critics": "mean", "initialisation": "orthogonal"},
-        **{"adam_epsilon": 1e-3, "weight_decay": 0.1, "max_gradient_norm": 0.1},
-        **{"initial_alpha": 0.3, "learn_alpha": False, "alpha_objective": "log_alpha"},
-        **{"min_log_alpha": -1e-3, "max_log_alpha": -1.0, "target_entropy_share": 0.5},
-        **{"critic_error": "huber", "mean_over_actions": True},
-    },
-    "ppo": {
-        **OF_UNROLLS,
-        **{"num_envs": 6, "num_epochs": 3, "num_minibatches": 4, "gae_lambda": 0.5, "clip": 0.01},
-        **{"decay_clip": True, "clip_values": True, "normalise_advantages": False},
-        **{"recompute_advantages": True, "max_kl": 1e-6, "shared_trunk": True, "lstm_size": 5},
-        **{"value_head_gain": 0.5, "initial_log_std": -1.0, "adam_epsilon": 0.1},
-        **{"value_coef": 0.1, "reward_normalisation": "discounted_returns", "reward_clip": 0.01},
-    },
-    "a2c": {
-        **OF_UNROLLS,
-        **RMSPROP,
-        **{"gae_lambda": 0.5, "shared_trunk": True, "value_head_gain": 0.5, "value_coef": 0.1},
-        **{"initial_log_std": -1.0, "separate_optimisers": True, "reward_clip": 0.01},
-        **{"reward_normalisation": "discounted_returns", "initialisation": "nnabla_rl"},
-    },
-    "impala": {
-        **OF_UNROLLS,
-        **RMSPROP,
-        **{"num_envs": 6, "num_minibatches": 2, "policy_lag": 2, "drop_last_row": True},
-        **{"clip_rho_threshold": 0.9, "clip_c_threshold": 0.9, "clip_pg_rho_threshold": 0.9},
-        **{"trace_lambda": 0.5, "value_coef": 0.1, "loss_reduction": "mean", "optimiser": "adam"},
-        **{"lstm_size": 5, "lstm_inputs": "features", "initialisation": "truncated_normal"},
-        **{"value_head_gain": 0.5, "initial_log_std": -1.0},
-    },
-    "acer": {
-        **OF_REPLAY,
-        **{"online_updates": False, "advantage_target": "q_opc", "statistics": "logits"},
-        **{"entropy_in_trust_region": False, "policy_coef": 0.5, "loss_reduction": "sum"},
-        **{"shared_trunk": False, "q_head_gain": 0.5},
-    },
-    "acer_continuous": {
-        **OF_REPLAY,
-        **{"online_updates": True, "batch_unrolls": 4, "reward_scale": 0.1, "value_coef": 0.1},
-        **{"num_action_samples": 2, "advantage_target": "q_retrace", "std": "fixed"},
-        **{"initial_std": 0.5, "bounded_mean": True, "advantage_hidden_sizes": (8,)},
-        **{"activation": "tanh", "value_head_gain": 0.5},
-    },
+    **{"rmsprop_epsilon": 0.1, "separate_optimisers": True, "policy_lag": 2, "drop_last_row": True},
+    **{"clip_rho_threshold": 0.9, "clip_c_threshold": 0.9, "clip_pg_rho_threshold": 0.9},
+    **{"trace_lambda": 0.5, "loss_reduction": "mean", "optimiser": "adam"},
+    **{"lstm_inputs": "features", "replay_ratio": 1.0, "replay_count": "fixed", "replay_start": 40},
+    **{"trust_region_delta": None, "q_coef": 0.1, "online_updates": False},
+    **{"advantage_target": "q_opc", "statistics": "logits", "entropy_in_trust_region": False},
+    **{"policy_coef": 0.5, "q_head_gain": 0.5, "batch_unrolls": 4, "num_action_samples": 2},
+    **{"std": "fixed", "initial_std": 0.5, "bounded_mean": True, "advantage_hidden_sizes": (8,)},
 }
 """Another value of every setting."""
+OTHER_OF: dict[tuple[str, str], Any] = {
+    ("a2c", "initialisation"): "nnabla_rl",
+    ("impala", "initialisation"): "truncated_normal",
+    ("sac_value", "learn_alpha"): True,
+    ("impala", "learning_rate"): 0.0003,
+    ("acer_continuous", "activation"): "tanh",
+    ("acer", "shared_trunk"): False,
+    ("acer", "loss_reduction"): "sum",
+    ("acer_continuous", "online_updates"): True,
+    ("acer_continuous", "advantage_target"): "q_retrace",
+}
+"""Where that is an agent's own value, or none of its values."""
 NOT_LEARNED = {
     *("task", "seeds", "env_steps", "device", "tf32", "num_threads", "env_threads", "cuda_graphs"),
     *("evaluation_rule", "evaluation_interval", "evaluation_episodes"),
@@ -126,7 +76,7 @@ NOT_LEARNED = {
 MOVING: dict[str, Any] = {"env_steps": 140, "policy_head_gain": 1.0, "evaluation_rule": "training"}
 """A policy that moves away from its average and its past, so that every setting is felt."""
 FELT: dict[str, dict[str, Any]] = {
-    **{agent: {} for agent in ("sac", "sac_value")},
+    **{agent: {} for agent in ("sac", "sac_value", "sac_alf, mixed")},
     "sac_alf": VARIANTS["sac_alf, options"],
     "sac_discrete": {},
     "a2c": MOVING | {"task": "Pendulum-v1", "policy_head_gain": 0.01},
@@ -137,7 +87,6 @@ FELT: dict[str, dict[str, Any]] = {
     | {"trust_region_delta": 0.01, "learning_rate": 1e-3}
     | {"std": "learned", "batch_unrolls": 2},
 }
-FELT["sac_alf, mixed"] = {}
 NEEDED: dict[str, dict[str, Any]] = {
     **{name: {"initialisation": "orthogonal"} for name in ("hidden_gain", "policy_head_gain")},
     **{
@@ -153,6 +102,20 @@ NEEDED: dict[str, dict[str, Any]] = {
     "time_limit_is_terminal": {"env_steps": 220, "num_envs": 1, "unroll_length": 20},
 }
 """Settings that others need to take effect; steps up to a time limit of 200."""
+NEEDED_OF: dict[tuple[str, str], dict[str, Any]] = {
+    ("acer", "time_limit_is_terminal"): {"task": "MountainCar-v0"},
+    ("acer_continuous", "time_limit_is_terminal"): {
+        **{"task": "Pendulum-v1", "online_updates": True, "replay_ratio": 0.0, "batch_unrolls": 1}
+    },
+    ("sac_alf", "target_entropy_per_action"): {"prior": "none"},
+}
+OF_CHOICES = ("initial_choice_alpha", "target_entropy_share")
+"""Settings of ALF's that take effect where an action has a number."""
+CASES = [
+    ("sac_alf, mixed" if agent == "sac_alf" and name in OF_CHOICES else agent, name)
+    for agent in SETTINGS
+    for name in sorted(fields(module_of(agent).Config) - NOT_LEARNED)
+]
 
 
 @pytest.fixture(scope="session")
@@ -171,37 +134,19 @@ def felt(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Any]:
     return of
 
 
+def test_every_setting_has_another_value_above() -> None:
+    assert {name for _, name in CASES} == OTHER.keys()
+
+
 @pytest.mark.further
-@pytest.mark.parametrize(
-    ("variant", "name"), [(variant, name) for variant, names in OTHERS.items() for name in names]
-)
+@pytest.mark.parametrize(("variant", "name"), CASES)
 def test_every_setting_does_something(variant: str, name: str, felt: Callable[..., Any]) -> None:
     """No setting is decoration: changing it alone changes what is learned."""
-    config_class = module_of(variant).Config
-    needed = {
-        key: each for key, each in NEEDED.get(name, {}).items() if key in fields(config_class)
-    }
-    if name == "time_limit_is_terminal" and variant == "acer":
-        needed |= {"task": "MountainCar-v0"}
-    if name == "time_limit_is_terminal" and variant == "acer_continuous":
-        needed |= {
-            "task": "Pendulum-v1",
-            "online_updates": True,
-            "replay_ratio": 0.0,
-            "batch_unrolls": 1,
-        }
-    if variant == "sac_alf" and name == "target_entropy_per_action":
-        needed |= {"prior": "none"}
-    changed = needed | {name: OTHERS[variant][name]}
+    known = fields(module_of(variant).Config)
+    needed = {key: each for key, each in NEEDED.get(name, {}).items() if key in known}
+    needed |= NEEDED_OF.get((variant, name), {})
+    changed = needed | {name: OTHER_OF.get((variant, name), OTHER[name])}
     assert not same(felt(variant, *needed.items()), felt(variant, *changed.items()))
-
-
-@pytest.mark.parametrize("agent", SETTINGS)
-def test_every_setting_has_another_value_above(agent: str) -> None:
-    given = {
-        name for variant in OTHERS if variant.partition(",")[0] == agent for name in OTHERS[variant]
-    }
-    assert given == fields(module_of(agent).Config) - NOT_LEARNED
 
 
 @pytest.mark.parametrize("agent", SETTINGS)

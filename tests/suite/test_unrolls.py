@@ -13,7 +13,7 @@ from suite.base.randomness import environment_seeds
 from suite.envs.tasks import find_task
 from suite.envs.vector_env import Spaces, Step, VectorEnv
 from suite.nets.moments import RunningMoments
-from suite.unrolls import Outcomes, Transitions, Unroll, UnrollReplay
+from suite.unrolls import Transitions, Unroll, UnrollReplay
 from tests.agents.trainings import random_flags
 
 CPU = torch.device("cpu")
@@ -86,29 +86,6 @@ def assert_same(ours: Transitions, theirs: Transitions) -> None:
 
 
 # What an update reads
-
-
-def flags(*rows: tuple[int, int]) -> np.ndarray:
-    return np.array(rows, dtype=bool)
-
-
-@pytest.mark.parametrize("time_limit_is_terminal", [False, True])
-def test_outcomes_say_where_values_and_traces_pass(time_limit_is_terminal: bool) -> None:
-    """No value follows a termination, nor a terminal time limit; no trace passes any end."""
-    outcomes = Outcomes(
-        rewards=np.array([[1, 2], [3, 4], [5, 6]], dtype=np.float32),
-        terminations=flags((1, 0), (0, 0), (0, 0)),
-        truncations=flags((0, 1), (0, 0), (0, 0)),
-        valid=flags((1, 1), (0, 0), (1, 1)),
-    )
-    columns = outcomes.tensors(CPU, small(gamma=0.5, time_limit_is_terminal=time_limit_is_terminal))
-    assert columns.dtype == torch.float32
-    rewards, discounts, trace_mask, valid, weights = columns.tolist()
-    assert rewards == [[1, 2], [3, 4], [5, 6]]
-    assert discounts == [[0, 0 if time_limit_is_terminal else 0.5], [0.5, 0.5], [0.5, 0.5]]
-    assert trace_mask == [[0, 0], [1, 1], [1, 1]]
-    assert valid == [[1, 1], [0, 0], [1, 1]]
-    assert weights == [[0.25, 0.25], [0, 0], [0.25, 0.25]]
 
 
 def test_minibatches_share_out_the_columns() -> None:
@@ -250,30 +227,6 @@ def test_replay_holds_raw_observations_and_standardises_those_it_reads() -> None
         expected = standardised(raw.obs)
         np.testing.assert_allclose(ours.obs, expected, rtol=1e-6, atol=1e-6)
         assert_same(ours._replace(obs=raw.obs), raw)
-
-
-@pytest.mark.parametrize("spaces", [DISCRETE, CONTINUOUS])
-def test_the_replay_of_a_killed_run_comes_back(spaces: Spaces) -> None:
-    """Steps played again bring back all but the behaviour, which a checkpoint restores in place."""
-    config = small()
-    first_obs, added = random_steps(config, spaces, 28)
-    replay, again = (UnrollReplay(spaces, config, 3, CPU) for _ in range(2))
-    for each in (replay, again):
-        each.put_first_obs(first_obs)
-    for each in added[:25]:  # the ring has come round, and an unroll is not whole yet
-        replay.add(*each)
-    for actions, _, step in added[:25]:
-        again.add(actions, None, step)
-    again.behaviour[:] = replay.behaviour
-    for each in added[25:]:
-        replay.add(*each)
-        again.add(*each)
-    assert replay.num_unrolls == again.num_unrolls == 9
-    for number in range(5, 9):
-        numbers, envs = np.full(5, number), np.arange(5)
-        assert_same(again.read(numbers, envs), replay.read(numbers, envs))
-    ours, theirs = (r.sample(np.random.default_rng(1)) for r in (again, replay))
-    assert_same(ours, theirs)
 
 
 def test_rebuilt_stacks_are_the_simulators_bit_for_bit() -> None:

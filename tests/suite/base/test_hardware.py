@@ -157,72 +157,72 @@ def test_versions_are_those_of_the_installed_packages(monkeypatch: pytest.Monkey
     assert set(hardware.versions.__wrapped__()) == {"python", "numpy"}
 
 
-@pytest.fixture
-def checkout(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Return a git checkout whose `suite/base/hardware.py` is the module under test."""
+SOURCE = "results/references/authors"
+FILES = {
+    "agents/sac.py": "import suite.base.hardware\nimport suite.base.noise\n",
+    **dict.fromkeys(("agents/a2c.py", "suite/base/hardware.py", "suite/base/noise.py"), "one\n"),
+    **dict.fromkeys((f"{SOURCE}/{name}" for name in ("curves.csv", "sac.toml", "a2c.toml")), "1\n"),
+    "docs/hardware.py": "notes\n",
+}
+
+
+def test_code_that_is_not_its_commits_is_found_and_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A curve belongs to a commit if the code was that commit's; notes and curves do not count.
+
+    A commit is dirty by any code or settings; only Python files that the agent uses are named.
+    """
     for name in list(os.environ):
         if name.startswith("GIT_"):
             monkeypatch.delenv(name)
     monkeypatch.setenv("GIT_CEILING_DIRECTORIES", str(tmp_path.parent))
     monkeypatch.setenv("GIT_CONFIG_GLOBAL", os.devnull)
     monkeypatch.setattr(hardware, "__file__", str(tmp_path / "suite" / "base" / "hardware.py"))
-    for name in ("suite/base", "docs"):
-        (tmp_path / name).mkdir(parents=True)
-        (tmp_path / name / "hardware.py").write_text("code\n")
-    return tmp_path
 
+    def git(*arguments: str) -> str:
+        identity = ["-c", "user.name=Test", "-c", "user.email=test@example.org"]
+        command = ["git", "-C", str(tmp_path), *identity, *arguments]
+        return subprocess.run(command, check=True, capture_output=True, text=True).stdout.strip()
 
-def git(folder: Path, *arguments: str) -> str:
-    identity = ["-c", "user.name=Test", "-c", "user.email=test@example.org"]
-    command = ["git", "-C", str(folder), *identity, *arguments]
-    return subprocess.run(command, check=True, capture_output=True, text=True).stdout.strip()
+    def found() -> tuple[object, tuple[str, ...]]:
+        hardware._uncommitted.cache_clear()
+        now = hardware.revision.__wrapped__()
+        return now if now["commit"] is None else now["dirty"], hardware.uncommitted(sources())
 
+    def sources() -> dict[str, str]:
+        return hardware.sources("sac")
 
-def commit(folder: Path, what: str = ".") -> None:
-    git(folder, "init", "--quiet")
-    git(folder, "add", what)
-    git(folder, "commit", "--quiet", "--message", "First")
-
-
-def test_the_revision_is_the_commit_and_whether_code_differs_from_it(
-    checkout: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A curve belongs to a commit only if the code was that commit's; notes do not count."""
-    revision, unknown = hardware.revision.__wrapped__, {"commit": None, "dirty": None}
-    assert revision() == unknown
-    commit(checkout, "docs")
-    assert revision() == unknown  # a host's
-    commit(checkout)
-    head = git(checkout, "rev-parse", "HEAD")
-    assert len(head) == 40
-    assert revision() == {"commit": head, "dirty": False}
-    (checkout / "docs" / "hardware.py").write_text("notes\n")
-    assert revision() == {"commit": head, "dirty": False}
-    (checkout / "suite" / "base" / "hardware.py").write_text("other code\n")
-    assert revision() == {"commit": head, "dirty": True}
-    git(checkout, "checkout", "--quiet", "suite")
-    (checkout / "agents").mkdir()
-    (checkout / "agents" / "new.py").write_text("code\n")
-    assert revision() == {"commit": head, "dirty": True}
-    monkeypatch.setenv("PATH", str(checkout))
-    assert revision() == unknown
-
-
-def test_settings_of_sources_count_as_code_and_their_curves_do_not(checkout: Path) -> None:
-    """A commit's command must train what the record says; another agent's settings are no part."""
-    source = checkout / "results" / "references" / "authors"
-    source.mkdir(parents=True)
-    for name in ("curves.csv", "sac.toml", "a2c.toml"):
-        (source / name).write_text("one\n")
-    commit(checkout)
-    before = hardware.sources("sac")
-    assert "results/references/authors/sac.toml" in before
-    for name in ("curves.csv", "a2c.toml"):
-        (source / name).write_text("two\n")
-        assert hardware.sources("sac") == before
-        assert hardware.revision.__wrapped__()["dirty"] is (name == "a2c.toml")
-    (source / "sac.toml").write_text("two\n")
-    assert hardware.sources("sac") != before
+    for name, text in FILES.items():
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text(text)
+    unknown = {"commit": None, "dirty": None}
+    assert found() == (unknown, ())  # nobody knows without git
+    git("init", "--quiet")
+    for what in ("docs", "."):
+        git("add", what)
+        git("commit", "--quiet", "--message", what)
+        assert what == "." or hardware.revision.__wrapped__() == unknown  # a host's commit
+    assert hardware.revision.__wrapped__()["commit"] == git("rev-parse", "HEAD")
+    before, noise = sources(), "suite/base/noise.py"
+    for name, is_dirty, named in (
+        *(("docs/hardware.py", False, ()), (f"{SOURCE}/curves.csv", False, ())),
+        *((f"{SOURCE}/a2c.toml", True, ()), ("agents/a2c.py", True, ()), (noise, True, (noise,))),
+        *((f"{SOURCE}/sac.toml", True, ()), ("agents/new.py", True, ())),
+    ):
+        (tmp_path / name).write_text("two\n")
+        assert found() == (is_dirty, named), name
+        assert (sources() != before) == (name in (noise, f"{SOURCE}/sac.toml")), name
+        git("add", ".")
+        assert found() == (is_dirty, named), name
+        git("commit", "--quiet", "--message", name)
+        assert found() == (False, ())
+        before = sources()
+    (tmp_path / "suite/new.py").write_text("one\n")
+    (tmp_path / noise).write_text("import suite.new\n")
+    assert found() == (True, (noise, "suite/new.py"))
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert found()[0] == unknown
 
 
 PROCESS = """
@@ -296,36 +296,6 @@ def test_an_agents_number_is_read_from_its_file(
     for text, number in (("import x\nBEHAVIOUR = 12  # so\n", 12), ("# BEHAVIOUR = 3\n", None)):
         (tmp_path / "agents" / "sac.py").write_text(text)
         assert hardware.behaviour("sac") == number
-
-
-def test_uncommitted_changes_are_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A changed, a staged and a new file; not settings, nor files that the agent does not use."""
-    monkeypatch.setattr(hardware, "_root", lambda: tmp_path)
-    names = ["agents/sac.py", "agents/a2c.py", "suite/base/hardware.py", "suite/base/noise.py"]
-    settings = hardware.SETTINGS.replace("*", "paper").format(agent="sac")
-    for name in (*names, settings):
-        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
-        (tmp_path / name).write_text("one\n")
-    (tmp_path / "agents/sac.py").write_text("import suite.base.hardware\nimport suite.base.noise\n")
-
-    def uncommitted() -> tuple[str, ...]:
-        hardware._uncommitted.cache_clear()
-        return hardware.uncommitted(hardware.sources("sac"))
-
-    assert uncommitted() == ()  # nobody knows without git
-    commit(tmp_path)
-    assert uncommitted() == ()
-    (tmp_path / "agents/a2c.py").write_text("two\n")
-    (tmp_path / settings).write_text("two\n")
-    assert uncommitted() == ()
-    (tmp_path / "suite/base/noise.py").write_text("two\n")
-    assert uncommitted() == ("suite/base/noise.py",)
-    git(tmp_path, "add", ".")
-    assert uncommitted() == ("suite/base/noise.py",)
-    git(tmp_path, "commit", "--quiet", "--message", "Second")
-    (tmp_path / "suite/new.py").write_text("one\n")
-    (tmp_path / "suite/base/noise.py").write_text("import suite.new\n")
-    assert uncommitted() == ("suite/base/noise.py", "suite/new.py")
 
 
 def test_a_copy_of_changed_code_has_uncommitted_changes(

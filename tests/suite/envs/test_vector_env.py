@@ -196,19 +196,6 @@ def test_a_recorded_step_does_not_change_later(task: Task, reset: Reset) -> None
         np.testing.assert_array_equal(one, two)
 
 
-@pytest.mark.parametrize(
-    "name", ["CartPole-v1", "StatelessCartPole-v1", "Hopper-v4", "Claw-v0", "gymnasium:CartPole-v1"]
-)
-def test_the_spaces_of_a_task_are_known_before_it_is_made(name: str) -> None:
-    """Sizes, not bounds; a game may have fewer actions than were counted."""
-    task = find_task(name)
-    made, told = VectorEnv(task, environment_seeds([1], 1, "test")).spaces, Spaces.of(task)
-    assert told._replace(low=made.low, high=made.high) == made
-    assert told.continuous == made.continuous
-    game = VectorEnv(QBERT, environment_seeds([1], 1, "test")).spaces
-    assert Spaces.of(QBERT) == game._replace(num_outputs=18)
-
-
 def test_small_frames_show_the_same_game() -> None:
     """The same actions give the same rewards and ends; frames have a quarter of the pixels."""
     tasks = QBERT, find_task(QBERT.name, "small_frames")

@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from agents.a2c import Config
 from suite.envs.vector_env import Spaces
@@ -68,27 +68,6 @@ def outputs_of(trunk: Trunk, memory: Tensor | None, batch: Transitions) -> Tenso
     return trunk.unroll(batch.obs, memory, batch.actions, batch.rewards, batch.valid)
 
 
-def test_the_lstm_is_torchs_cell() -> None:
-    """Outputs and last state, float64; where an episode begins the state is 0."""
-    lstm = LSTM(3, SIZE, np.random.default_rng(0), "glorot_uniform").double()
-    cell = nn.LSTMCell(3, SIZE, dtype=torch.float64)
-    with torch.no_grad():
-        lstm.bias.add_(draw(0, len(lstm.bias)))
-        cell.weight_ih.copy_(lstm.weight.T)
-        cell.weight_hh.copy_(lstm.recurrent_weight.T)
-        cell.bias_ih.copy_(lstm.bias)
-        cell.bias_hh.zero_()
-    inputs, (hidden, cells) = draw(1, STEPS, ENVS, 3), draw(2, 2, ENVS, SIZE)
-    starts, steps = (draw(3, STEPS, ENVS) > 0.5).double(), []
-    outputs, last = lstm(inputs, torch.stack([hidden, cells]), starts)
-    for t in range(STEPS):
-        keeps = 1 - starts[t].unsqueeze(-1)
-        hidden, cells = cell(inputs[t], (hidden * keeps, cells * keeps))
-        steps.append(hidden)
-    torch.testing.assert_close(outputs, torch.stack(steps))
-    torch.testing.assert_close(last, torch.stack([hidden, cells]))
-
-
 def test_every_gate_is_drawn_as_a_layer_and_forgetting_starts_late() -> None:
     """Recurrent weights of each gate are orthogonal; only the forget gates' biases are 1."""
     lstm = LSTM(8, SIZE, np.random.default_rng(0), "orthogonal")
@@ -102,7 +81,7 @@ def test_every_gate_is_drawn_as_a_layer_and_forgetting_starts_late() -> None:
 @pytest.mark.parametrize("spaces", CASES)
 @pytest.mark.parametrize("blank", [False, True])
 def test_an_unroll_is_its_episodes_one_by_one(spaces: Spaces | None, blank: bool) -> None:
-    """Outputs and gradients of all weights and of the memory, against a loop in float64."""
+    """Outputs and gradients of all weights and of the memory, against torch's cell in float64."""
     trunk, (batch, memory) = trunk_of(spaces), unroll_of(spaces)
     memory = torch.zeros_like(memory) if blank else memory.requires_grad_()
     expected = slow_unroll(trunk, spaces, memory, batch)
