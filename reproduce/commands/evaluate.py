@@ -37,7 +37,6 @@ if TYPE_CHECKING:
 
 
 FORMATS = (".mp4", ".gif")
-"""Endings of a film's name."""
 FASTEST_GIF = Fraction(50)
 """Frames per second; a GIF counts hundredths of a second, and players slow a single one down."""
 OTHER_HERTZ = 30
@@ -65,7 +64,6 @@ class Score(NamedTuple):
     returns: np.ndarray
     """`[episodes]`."""
     first: Episode
-    """The first of them."""
     recorded: float | None = None
     """The mean that was recorded of the same episodes; None: they are fresh."""
 

@@ -29,8 +29,7 @@ COLUMNS = (
     *("difference", "ci_low", "ci_high", "p", "p_holm"),
 )
 Variants = Mapping[str, Plan]
-"""Plans by their values of the settings in which they differ; the first is what others are compared
-with."""
+"""Plans by the values in which they differ; the others are compared with the first."""
 COMPARED = (
     ", with Welch's 95 % interval of this comparison alone; "
     "p: that nothing differs, adjusted for the number of comparisons, {} (Holm)"

@@ -25,10 +25,8 @@ from suite.record.records import ENDED, read_record
 
 TABLES = ("episodes", "evaluations", "updates", "timing")
 FOLLOW_SECONDS = 10.0
-"""Time between two looks at runs that are being written."""
 
 Add = Callable[[int, Mapping[str, float]], None]
-"""Adds values, by name, at a number of environment steps."""
 Sink = tuple[Add, Callable[[], None]]
 """Adds points; closes."""
 
@@ -77,7 +75,6 @@ LOOK = {
     "tensorboard": "tensorboard --logdir {}",
     "wandb": "wandb sync $(find {} -name 'offline-run-*')",
 }
-"""How to look at a mirror, by kind."""
 
 
 def check_kind(kind: str) -> None:

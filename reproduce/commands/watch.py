@@ -18,7 +18,6 @@ from suite.record.manifest import stamp
 from suite.record.records import ENDED
 
 LOOK_SECONDS = 1.0
-"""Time between two looks at the files."""
 IDLE_LOOKS = 5
 """Between two runs nobody holds a lease, for less than this."""
 

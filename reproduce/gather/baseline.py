@@ -28,8 +28,7 @@ from suite.record.records import ENDED, read_record
 from suite.settings.recorded import recorded_settings
 
 MEASURES = ("evaluation_rule", "evaluation_interval", "evaluation_episodes")
-"""Settings that say how returns are measured; without an effect where they are training episodes',
-but for the first."""
+"""How returns are measured; of training episodes' the first alone has an effect."""
 
 
 class Baseline(NamedTuple):

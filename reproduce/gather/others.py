@@ -42,7 +42,6 @@ class Curves(NamedTuple):
     episodes: bool
     """Whether it is known that every row is a training episode."""
     name: str
-    """Of the files, as messages have it."""
 
 
 Names = Mapping[str, str]

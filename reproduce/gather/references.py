@@ -59,7 +59,6 @@ class Source(Data):
     """A published implementation whose curves are held here; `commit` is that of its data."""
 
     agent: str
-    """The agent its curves belong to."""
     source: str
     """Name of the source: its folder, or what it is lent by."""
 
@@ -70,7 +69,6 @@ class ReferenceScore:
 
     source: str
     env_id: str
-    """Environment as the source names it."""
     env_steps: int
     """Step of the score, which covers (0.9 env_steps, env_steps] unless the source states it."""
     mean: float
@@ -82,9 +80,7 @@ class ReferenceScore:
     """Computed from everything that single runs measured in the window, stated by the source for
     this step, or the mean of the points of its drawn mean curve in the window, without a spread."""
     stated_as: str = ""
-    """How the source took a score that it states."""
     scores: tuple[float, ...] = ()
-    """Score of each run, if it was computed from single runs."""
 
     def __str__(self) -> str:
         """Describe how the score was taken, as `verdicts.csv` says it."""
@@ -325,7 +321,6 @@ class _Held(NamedTuple):
     entry: Source
     env_id: str
     last_step: float
-    """The last step up to which it compares."""
 
     def rows(self, read: Callable[[], pd.DataFrame]) -> pd.DataFrame:
         """Return the source's rows of the table that `read` gives."""

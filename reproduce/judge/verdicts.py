@@ -39,7 +39,6 @@ VerdictName = Literal[
 MAX_SEEDS = 10_000
 """Largest number of seeds tried when looking for the number that would settle a task."""
 UNJUDGED = ("nothing learned", "shown only", "no reference")
-"""Verdicts of tasks that the reference cannot judge at this step."""
 MIN_TASKS = 2
 """A suite of fewer tasks is not judged: it would be a second verdict on the same task."""
 STATUSES = (*("finished", "failed", "diverged", "running", "interrupted", "planned"), "left out")
@@ -77,10 +76,7 @@ class Verdict:
     ci_high: float = math.nan
     p_below: float = math.nan
     seeds_to_settle: int | None = None
-    """Smallest number of our seeds with another verdict than `inconclusive` if our mean, both
-    spreads and the reference stayed as they are; too few for a test: what a test needs; decided:
-    their number. None: no number up to `MAX_SEEDS`, for more seeds of ours cannot make up for few
-    runs of the reference, or a test is impossible."""
+    """Of ours, all else unchanged; None: no number up to `MAX_SEEDS`. See `docs/columns.md`."""
     ratio: float
     note: str = ""
 

@@ -24,8 +24,7 @@ from suite.envs.tasks import Zero, baseline_scores
 
 APART = 2.0
 """Standard deviations of its runs by which a reference's mean must exceed policies that learned
-nothing. Not standard errors: with many runs a mean is soon above a random policy for certain, while
-the single runs, which ours are like, cannot be told from one."""
+nothing: with standard errors many runs are soon above a random policy, and single ones are not."""
 
 
 @dataclass(frozen=True, kw_only=True)

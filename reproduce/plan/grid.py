@@ -93,7 +93,6 @@ class Plan(Request):
     """Number of seeds that each task runs: all, or fewer, as it was begun."""
     workers: int = field()
     settings: Mapping[str, str] = field()
-    """Changes by `--set`."""
     declared: Mapping[str, tuple[int, ...]]
     """Seeds by which each task is judged, declared when it was first started."""
     directory: Path
@@ -102,11 +101,10 @@ class Plan(Request):
     """The agent's configuration, all but task, seeds and steps."""
     preset: Preset[Any]
     cluster: Cluster | None = None
-    """Where it runs; None: on this machine."""
     maker: Maker = OURS
     behaviours: Mapping[str, int] = field(default_factory=dict)
-    """Of a published grid that is drawn again: by task, the number of the behaviour whose runs
-    count; those of another number than today's are remarked. In other plans today's code counts."""
+    """Of a published grid that is drawn again: by task, the behaviour whose runs count, not
+    today's."""
 
     @cached_property
     def today(self) -> Code:

@@ -25,7 +25,6 @@ class Cluster:
     """The Ray cluster that a plan runs on, as it was when the plan was made."""
 
     address: str | None
-    """Value of `--ray-address`."""
     nodes: tuple[Mapping[str, float], ...]
     """Resources of every node that is alive, in Ray's words: `CPU`, `GPU`, `memory` (bytes)."""
 

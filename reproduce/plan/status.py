@@ -35,14 +35,11 @@ MOST_NAMES = 3
 
 
 class Code(NamedTuple):
-    """An agent's code."""
+    """An agent's code, as `suite.base.hardware` tells it."""
 
     number: int | None
-    """Its behaviour; see `suite.base.hardware.behaviour`."""
     sources: Mapping[str, str]
-    """Checksums by path; see `suite.base.hardware.sources`."""
     uncommitted: tuple[str, ...]
-    """Files that differ from the last commit; see `suite.base.hardware.uncommitted`."""
 
 
 @dataclass(frozen=True)
@@ -53,11 +50,9 @@ class Run:
     seed: int
     env_steps: int
     directory: Path
-    """Where its record is, or will be."""
     status: str = "planned"
     """What its folder says; `left out` if it has ended and does not count: `why_left_out`."""
     error: str = ""
-    """What its record says went wrong."""
     remark: str = ""
     """What is wrong with a finished run of this task and seed, wherever it lies."""
 

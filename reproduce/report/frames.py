@@ -36,7 +36,6 @@ DASHES = ("dash", "dot", "dashdot", "longdash")
 PARTS = {"environment": "#0173B2", "acting": "#029E73", "learning": "#D55E00", "other": "#949494"}
 """Of a run's wall time, with their colours."""
 LABELS = {"": "all tasks", "iqm": "IQM", "optimality_gap": "optimality gap"}
-"""What is written beside a mean over tasks."""
 NOTHING: Mapping[str, Any] = MappingProxyType({})
 
 Credits = Mapping[str, Mapping[str, str]]

@@ -52,9 +52,7 @@ ASSETS = {
 }
 """The page's scripts: how each is read."""
 FIGURES = ("curves", "curves_by_time", "scores", "throughput", *OVER_TASKS)
-"""Figures beside the page, by their stem."""
 UNFINISHED = ("running", "interrupted", "planned", "left out")
-"""Statuses of runs without a result."""
 
 
 def write_page(directory: Path) -> Path:

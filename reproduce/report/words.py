@@ -26,8 +26,7 @@ from suite.base.hardware import recorded_processor
 from suite.settings.command_line import printable
 
 VERDICTS = (*get_args(VerdictName), "not judged")
-"""Every verdict, and `not judged` for a task that has none yet, in the order of the headline; the
-first two both say that the result was reproduced."""
+"""In the order of the headline; the first two both say that the result was reproduced."""
 
 OURS = ("score_mean", "score_std", "num_seeds")
 THEIRS = ("reference_mean", "reference_std", "reference_num_runs")

@@ -7,9 +7,7 @@ from pathlib import Path
 from suite.base.files import open_regular
 
 LAST_BYTES = 2**16
-"""Bytes of a file that are read from its end."""
 LONGEST_LINE = 2000
-"""Characters of a line that are kept."""
 CONTROL = re.compile(
     r"\x1b[\]PX^_].*?(?:\x07|\x1b\\|\Z)"  # OSC and other strings, such as a window's title
     r"|(?:\x1b\[|\x9b)[0-?]*[ -/]*[@-~]?"  # CSI: colours, the cursor

@@ -38,7 +38,6 @@ POLL_SECONDS = 0.5
 STOP_SECONDS = 30.0
 """Time for agents that are asked to stop: their step or evaluation, then a checkpoint."""
 LOG_LINES = 12
-"""Lines of a failed run's log that are kept in its record."""
 NO_SPACE_LEFT = re.compile(
     "|".join(re.escape(f"[Errno {number}]") for number in NO_SPACE) + "|No space left on device"
 )
@@ -50,7 +49,6 @@ class Worker:
 
     group: Group
     log: Path
-    """File of the agent's output."""
     agent: Any
     """An `AgentProcess`, or what has its `poll`, `terminate` and `kill`."""
     gpu: int | None = None

@@ -260,7 +260,6 @@ that the task brings along: numpy's CartPole, ale-py's games."""
 PROCESSES = ("gymnasium-async", "sb3-subproc")
 """Engines with a process for each environment."""
 OF_PEERS = ("sb3-dummy", "sb3-subproc")
-"""Engines of the peers' Python."""
 
 
 def make_engine(name: str, task: str, num_envs: int, num_threads: int) -> Engine:

@@ -40,11 +40,7 @@ COLUMNS = (
     *("cores", "others", "memory_mib", "environment_share", "acting_share", "learning_share"),
     "note",
 )
-"""Of the tidy table, a row for each turn. `mode` is random (actions), policy (A2C's network draws
-them) or training (a whole A2C); `rows` the environments of a vector step; `cores` the mean number
-at work for the engine, and `others` for other programs; `memory_mib` the memory of all its
-processes, shared pages once, before a network is among it. Where an engine ended, `turn` is 0 and
-`note` says why."""
+"""Of the tidy table, a row for each turn: `docs/columns.md`. Where an engine ended, `turn` is 0."""
 COUNTS = ("num_envs", "num_threads", "turn", "rows", "steps")
 KEYS = ["task", "num_envs", "num_threads", "engine", "mode"]
 

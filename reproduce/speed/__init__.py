@@ -7,7 +7,6 @@ class Finding(NamedTuple):
     """What a tier found for one workload."""
 
     name: str
-    """The workload's name."""
     alarm: bool
     text: str
     """One line: what changed, or why the workload was not judged."""

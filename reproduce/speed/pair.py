@@ -27,22 +27,17 @@ from suite.base.errors import UsageError
 
 SERVE = Path(__file__).with_name("serve.py")
 CODE = ("agents", "suite", "results/references/*/*.toml")
-"""What workloads run: code, and the settings that it reads."""
 LEAST_OF_REVISION = 0.93
 """Alarm if the whole interval of the ratio of two commits' speeds is below this."""
 STARTS = 3
 """Starts of both processes of a pair that must all alarm: a process may be slow for life."""
 PAIR_SECONDS = 6.0
-"""Time to measure in a comparison of two trees."""
 LONGEST = 600.0
 """Seconds that an answer of a process may take."""
 BLOCK_SECONDS = 0.02
-"""Time of one block: long beside the clock's tick, short beside a machine's disturbances.
-
-A block is one repetition if that takes longer.
-"""
+"""Time of one block, at least a repetition: long beside the clock's tick, short beside
+disturbances."""
 Runner = Callable[[int], float]
-"""Repeats some work a given number of times and returns the seconds taken."""
 
 
 class Ratio(NamedTuple):

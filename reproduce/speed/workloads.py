@@ -36,10 +36,8 @@ TRAINED = {
     "sac": ("sac-mujoco/jaxrl/HalfCheetah-v4/seed-1", HALF_CHEETAH),
     "a2c": ("a2c-classic/rl_zoo/CartPole-v1/seed-1", CARTPOLE),
 }
-"""Published policies: folder and spaces."""
 Work = Callable[[], object]
 Builder = Callable[[], Work]
-"""Prepares a workload."""
 
 
 def count_flops(repeat: Work) -> int:
@@ -213,7 +211,6 @@ WORKLOADS: Mapping[str, Builder] = {
     "vtrace": vtrace,
 }
 UPDATES = tuple(name for name in WORKLOADS if name.startswith("update-"))
-"""Gradient steps, which the exact tier counts."""
 
 
 def check_names(names: Sequence[str], known: Collection[str], what: str = "workload") -> None:
