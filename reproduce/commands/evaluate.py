@@ -195,12 +195,13 @@ def film_episode(episode: Episode, film: Path, words: str) -> str:
 
     A `UsageError` says that the simulator does not repeat the return, or that writing failed.
     """
-    num_frames = 1 + sum(1 for _ in _steps(episode))
-    frames = (env.render()[0, 0] for env in _steps(episode, render=True))
-    look: Any = {"total": num_frames, "console": flags.make_console(), "transient": True}
+    frames = (env.render()[0, 0] for env in _steps(episode))
+    most = len(episode.actions) + 1
+    look: Any = {"total": most, "console": flags.make_console(), "transient": True}
     aside = film.with_name(f".{film.stem}.{uuid.uuid4().hex}{film.suffix}")
     try:
-        _encode(iter(track(frames, "filming", **look)), frames_per_second(episode.task), aside)
+        rate = frames_per_second(episode.task)
+        num_frames = _encode(iter(track(frames, "filming", **look)), rate, aside)
         aside.replace(film)
     except OSError as error:
         raise UsageError(f"--video: cannot write {film}: {error}") from None
@@ -209,16 +210,15 @@ def film_episode(episode: Episode, film: Path, words: str) -> str:
     return f"filmed: {film} ({num_frames:,} frames), {words}: return {episode.episode_return:.6g}"
 
 
-def _steps(episode: Episode, *, render: bool = False) -> Iterator[VectorEnv]:
-    """Play an episode again; yield the environment after each step, to render before the first too.
+def _steps(episode: Episode) -> Iterator[VectorEnv]:
+    """Play an episode again; yield the environment before the first step and after each.
 
     Raises:
         UsageError: at the end, if the return is not the one that was scored.
     """
-    env = VectorEnv(episode.task, np.array([[episode.env_seed]]), render=render)
+    env = VectorEnv(episode.task, np.array([[episode.env_seed]]), render=True)
     env.reset()
-    if render:
-        yield env
+    yield env
     for actions in episode.actions:
         step = env.step(actions[None, None])
         yield env
@@ -233,8 +233,8 @@ def _steps(episode: Episode, *, render: bool = False) -> Iterator[VectorEnv]:
     raise UsageError("no film: the episode that was scored has no end when it is played again")
 
 
-def _encode(frames: Iterator[np.ndarray], rate: Fraction, film: Path) -> None:
-    """Pass frames to ffmpeg as they come; an OSError says that it ended before they do."""
+def _encode(frames: Iterator[np.ndarray], rate: Fraction, film: Path) -> int:
+    """Pass frames to ffmpeg as they come; return their number. An OSError: it ended before."""
     from imageio_ffmpeg import write_frames
 
     first = next(frames)
@@ -250,8 +250,11 @@ def _encode(frames: Iterator[np.ndarray], rate: Fraction, film: Path) -> None:
     writer = write_frames(film, (width, height), **how)
     with contextlib.closing(writer):
         writer.send(None)
+        num_frames = 0
         for frame in itertools.chain([first], frames):
             writer.send(np.ascontiguousarray(frame))
+            num_frames += 1
+    return num_frames
 
 
 def main(argv: Sequence[str]) -> int:

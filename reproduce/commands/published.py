@@ -12,7 +12,6 @@ from reproduce.pipeline import gather, write_report
 from reproduce.plan.grid import PUBLISHED, Plan
 from reproduce.plan.make import load_grid
 from reproduce.plan.status import number_of
-from suite.base.errors import UsageError
 from suite.base.files import compress
 from suite.envs.tasks import find_task
 from suite.record.manifest import POLICY, TABLES, leave_out_policy
@@ -30,10 +29,7 @@ def find_plans(root: Path) -> list[Plan]:
     plans = []
     for folder in sorted(folder for folder in root.glob("*/*") if any(folder.glob(RECORDS))):
         here = folder.relative_to(Path.cwd()) if folder.is_relative_to(Path.cwd()) else folder
-        try:
-            plan = load_grid(here)
-        except UsageError as error:
-            raise UsageError(f"{folder}: {error}") from None
+        plan = load_grid(here)
         plans.append(replace(plan, behaviours=_newest(plan)))
     return plans
 

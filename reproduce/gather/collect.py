@@ -53,7 +53,8 @@ def score(directory: Path, rule: str, env_steps: int) -> float:
 def measured(directory: Path, rule: str, env_steps: int) -> pd.DataFrame:
     """Return the rows of which those in (0.9 t, t] give the `score`: `env_steps`, `mean_return`."""
     table = scored(directory, rule)
-    return table if rule == "training" else on_schedule(table, env_steps, _interval(directory))
+    interval = _config(directory).get("evaluation_interval")
+    return table if rule == "training" else on_schedule(table, env_steps, interval)
 
 
 def on_schedule(evaluations: pd.DataFrame, env_steps: int, interval: int | None) -> pd.DataFrame:
@@ -73,20 +74,15 @@ def evaluations(directory: Path) -> pd.DataFrame:
     one unroll before the end, is due at the end. So seeds share their steps, and the reference's
     windows.
     """
-    table, interval = read_table(directory / "evaluations.csv"), _interval(directory)
+    table, config = read_table(directory / "evaluations.csv"), _config(directory)
+    interval = config.get("evaluation_interval")
     if table.empty or interval is None:
         return table
-    config, due = _config(directory), table.env_steps // interval * interval
+    due = table.env_steps // interval * interval
     unroll = config.get("num_envs", 1) * config.get("unroll_length", 1)
     if table.env_steps.iloc[-1] > config["env_steps"] - unroll:
         due.iloc[-1] = config["env_steps"]
     return table.assign(env_steps=due)
-
-
-def _interval(directory: Path) -> int | None:
-    """Return a run's recorded evaluation interval, if it is one."""
-    interval = _config(directory).get("evaluation_interval")
-    return interval if isinstance(interval, int) and interval > 0 else None
 
 
 def _config(directory: Path) -> dict[str, Any]:

@@ -255,8 +255,7 @@ def check_extensions(plan: "Plan", runs: Iterable[Run]) -> None:
 
 def _obstacle(plan: "Plan", run: Run, record: Mapping[str, Any]) -> str:
     """Return why a finished run cannot go on with the same bytes, as far as its folder tells."""
-    seeds = record["config"].get("seeds")
-    seeds = seeds if isinstance(seeds, list) and seeds else [run.seed]
+    seeds = record["config"].get("seeds", [run.seed])
     together = plan.device != "cpu" and plan.preset.seeds_together
     planned = plan.seeds[: plan.num_seeds[run.task]] if together else (run.seed,)
     if not set(seeds) <= set(planned):

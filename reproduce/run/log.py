@@ -3,6 +3,7 @@
 import os
 import re
 from pathlib import Path
+from typing import BinaryIO
 
 from suite.base.files import open_regular
 
@@ -18,13 +19,17 @@ CONTROL = re.compile(
 """Sequences by which output moves a terminal's cursor, names its window or worse; not tabs."""
 
 
+def tail(file: BinaryIO, most: int = LAST_BYTES) -> bytes:
+    """Return the rest of a file, at most its last bytes."""
+    file.seek(max(file.tell(), file.seek(0, os.SEEK_END) - most))
+    return file.read(most)
+
+
 def last_lines(path: Path) -> list[str]:
     """Return the last lines of a log as plain text; none if it cannot be read."""
     try:
         with open_regular(path) as file:
-            start = max(0, file.seek(0, os.SEEK_END) - LAST_BYTES)
-            file.seek(start)
-            content = file.read(LAST_BYTES).decode(errors="replace")
+            content = tail(file).decode(errors="replace")
     except OSError:
         return []
     return [plain(line) for line in content.splitlines()]

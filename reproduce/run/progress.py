@@ -2,14 +2,13 @@
 
 import contextlib
 import math
-import os
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from reproduce.plan.grid import Run
-from reproduce.run.log import LAST_BYTES
+from reproduce.run.log import LAST_BYTES, tail
 from suite.base.files import CHECKPOINT, open_regular
 
 OVER = ("finished", "diverged", "failed")
@@ -109,9 +108,7 @@ def last_row(path: Path) -> dict[str, str] | None:
     try:
         with open_regular(path) as file:
             header = file.readline(LAST_BYTES).decode().strip().split(",")
-            start = file.tell()
-            file.seek(max(start, file.seek(0, os.SEEK_END) - LAST_BYTES))
-            lines = file.read().decode(errors="replace").split("\n")[:-1]
+            lines = tail(file).decode(errors="replace").split("\n")[:-1]
     except (OSError, UnicodeDecodeError):
         return None
     if not lines or len(cells := lines[-1].split(",")) != len(header):

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import no_type_check
 
 from reproduce.plan.status import changed_sources
+from reproduce.run.log import tail
 from reproduce.run.processes import AgentProcess, End
 from reproduce.run.ray.folders import checkpoint_of, read_folders, read_while_written, write_folders
 from suite.base.errors import UsageError
@@ -100,7 +101,9 @@ def work(order: Order) -> Iterator[str | Sent | End]:
                     files = read_folders(runs) if end else read_while_written(runs)
                     if files is not None:
                         sent = now
-                        yield Sent(files, _tail(log))
+                        with open_regular(log) as file:
+                            said = tail(file, LOG_BYTES)
+                        yield Sent(files, said)
             yield end
         finally:
             process.kill()
@@ -122,9 +125,3 @@ def _prepare(order: Order, out: Path) -> bool:
     for name in order.folders:
         (out / name).mkdir(parents=True, exist_ok=True)
     return False
-
-
-def _tail(log: Path) -> bytes:
-    with open_regular(log) as file:
-        file.seek(max(0, log.stat().st_size - LOG_BYTES))
-        return file.read(LOG_BYTES)

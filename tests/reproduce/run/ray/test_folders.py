@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-from reproduce.run.ray import folders, node
+from reproduce.run.ray import folders
 from suite.record.recorder import Recorder
 from suite.record.records import read_record
 from suite.resume.snapshot import Snapshot, read_snapshot, write_snapshot
@@ -149,12 +149,3 @@ def test_nothing_is_read_or_written_through_a_link(tmp_path: Path) -> None:
     with refused():
         folders.write_folders({"seed-1/run.json": b"new"}, tmp_path)
     assert (tmp_path / "secret").read_text() == "s"
-
-
-def test_of_a_flood_of_output_the_end_is_sent(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A gigabyte in the log of a node is not a gigabyte in the memory of two machines."""
-    monkeypatch.setattr(node, "LOG_BYTES", 5)
-    (tmp_path / "log").write_bytes(b"0123456789")
-    assert node._tail(tmp_path / "log") == b"56789"
