@@ -1,6 +1,5 @@
 """A run killed at any moment and started again ends with the same bytes as one never killed."""
 
-import itertools
 import json
 import os
 import random
@@ -262,83 +261,39 @@ def test_a_command_that_is_asked_to_stop_writes_a_checkpoint(
 
 
 @pytest.mark.usefixtures("unchecked")
-@pytest.mark.parametrize("agent", ["sac", "impala"])
-def test_a_command_killed_at_a_random_moment_ends_with_the_same_bytes(
-    agent: str, tmp_path: Path
+@pytest.mark.parametrize("lives", [1, pytest.param(15, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("agent", those("sac", "impala"))
+def test_a_command_killed_at_random_moments_ends_with_the_same_bytes(
+    agent: str, lives: int, tmp_path: Path
 ) -> None:
-    """The short form of the test below: SIGKILLs for seeds together, and in turn in two threads."""
-    run = Killable(agent, tmp_path)
-    run.live(random.Random(agent).uniform(0.2, 0.8) * run.seconds)
-    run.finish()
+    """By SIGKILL: seeds together, or in turn, in two threads; no row is doubled, torn or lost."""
+    generator, whole, folder = random.Random(agent), tmp_path / "whole", tmp_path / "cut"
+    started = time.perf_counter()
+    train(CONFIGS[agent], whole)
+    seconds = time.perf_counter() - started
+    command = [sys.executable, "-m", f"agents.{agent}", *words(CONFIGS[agent])]
+    command += ["--out", str(folder), "--checkpoint-minutes", "0.002"]
 
+    def begun() -> list[int]:
+        return [record.stat().st_ino for record in sorted(folder.glob("seed-*/run.json"))]
 
-@pytest.mark.usefixtures("unchecked")
-@pytest.mark.slow
-def test_a_hundred_kills_lose_nothing(tmp_path: Path) -> None:
-    """Each life of a command ends after a random time, or by itself; then it is compared."""
-    generator, agents = random.Random(0), itertools.cycle(CONFIGS)
-    kills = num_runs = 0
-    while kills < 100 or num_runs < len(CONFIGS):
-        num_runs += 1
-        run = Killable(next(agents), tmp_path / str(num_runs))
-        for _ in range(generator.randrange(1, 8)):
-            run.live(generator.uniform(0.0, run.seconds))
-        run.finish()
-        kills += run.kills
-    print(f"{kills} kills over {num_runs} runs: none lost, no row doubled or torn, all files equal")
-
-
-class Killable:
-    """An agent's command, and what it writes when it is left alone.
-
-    Args:
-        agent: its name.
-        directory: for both.
-    """
-
-    def __init__(self, agent: str, directory: Path) -> None:
-        self.agent, self.directory, self.kills = agent, directory, 0
-        started = time.perf_counter()
-        train(CONFIGS[agent], directory / "whole")
-        self.seconds = time.perf_counter() - started
-        self.command = [sys.executable, "-m", f"agents.{agent}", *words(CONFIGS[agent])]
-        self.command += ["--out", str(directory / "cut"), "--checkpoint-minutes", "0.002"]
-
-    @property
-    def finished(self) -> bool:
-        records = [json.loads(record.read_text()) for record in self._records()]
+    def finished() -> bool:
+        records = [json.loads(path.read_text()) for path in folder.glob("seed-*/run.json")]
         return bool(records) and all(record["status"] == "finished" for record in records)
 
-    def live(self, seconds: float) -> None:
-        """Start the command and kill it, unless it is faster, that long after it has begun."""
-        if self.finished:
-            return
-        before = self._begun()
-        with subprocess.Popen(self.command, stdout=subprocess.DEVNULL) as process:
-            while process.poll() is None and self._begun() == before:
+    for _ in range(lives):
+        before = begun()
+        if finished():
+            break
+        with subprocess.Popen(command, stdout=subprocess.DEVNULL) as process:
+            while process.poll() is None and begun() == before:
                 time.sleep(0.002)
-            time.sleep(seconds)
+            time.sleep(generator.uniform(0.2, 0.8) * seconds / lives)
             process.kill()
         assert process.returncode in (0, -signal.SIGKILL)
-        self.kills += process.returncode != 0
-        end = "killed" if process.returncode else "ended"
-        checkpoint = any((self.directory / "cut").glob("seed-*/checkpoint/checkpoint.json"))
-        says = "from a checkpoint" if checkpoint else "anew"
-        next_life = "finished" if self.finished else f"goes on {says}"
-        print(f"{self.agent}: {end} within {seconds:.2f} of {self.seconds:.2f} s, {next_life}")
-
-    def finish(self) -> None:
-        """Let the command end, here, and compare what it wrote."""
-        if not self.finished:
-            assert module_of(self.agent).main(self.command[3:]) == 0
-        assert self.finished
-        assert tables(self.directory / "cut") == tables(self.directory / "whole")
-
-    def _records(self) -> list[Path]:
-        return sorted((self.directory / "cut").glob("seed-*/run.json"))
-
-    def _begun(self) -> list[int]:
-        return [record.stat().st_ino for record in self._records()]
+    assert finished() or module_of(agent).main(command[3:]) == 0
+    assert finished()
+    assert tables(folder) == tables(whole)
 
 
 def words(config: Any) -> list[str]:

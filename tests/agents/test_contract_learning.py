@@ -4,6 +4,7 @@ import importlib
 import math
 from collections.abc import Callable, Iterable
 from dataclasses import replace
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -35,10 +36,6 @@ from tests.forms import by_agent
 from tests.scripted import ScriptedEnv
 
 
-def plain_value(learner: Any) -> Tensor:
-    return learner.critics(torch.zeros(1, 1, 2))
-
-
 def expected_q_value(learner: Any) -> Tensor:
     logits, q_values = learner.network(torch.zeros(1, 1))
     return (logits.softmax(-1) * q_values).sum()
@@ -54,11 +51,13 @@ FAST: dict[str, Any] = {
     **{"max_gradient_norm": 0.5, "learning_rate_decay_steps": 2_000, "entropy_coef": 0.0},
 }
 WORTH: dict[str, tuple[dict[str, Any], Callable[[Any], Tensor]]] = {
-    "sac": (NO_ENTROPY | {"critic_learning_rate": 1e-2}, plain_value),
-    "sac_alf": (NO_ENTROPY | {"critic_learning_rate": 1e-2}, plain_value),
+    "sac": (
+        NO_ENTROPY | {"critic_learning_rate": 1e-2},
+        lambda learner: learner.critics(torch.zeros(1, 1, 2)),
+    ),
     "sac_alf, mixed": (
         NO_ENTROPY | {"critic_learning_rate": 1e-2, "initial_choice_alpha": 1e-6},
-        plain_value,
+        lambda learner: learner.critics(torch.zeros(1, 1, 2)),
     ),
     "sac_value": (
         NO_ENTROPY | {"learning_rate": 1e-2, "reward_scale": 1.0},
@@ -96,7 +95,7 @@ WORTH: dict[str, tuple[dict[str, Any], Callable[[Any], Tensor]]] = {
 """Settings that learn a value fast, and what the first observation's is then."""
 SPACES: dict[str, Spaces] = {
     "sac_alf, mixed": Spaces.vectors(1, 1)._replace(num_choices=3),
-    **dict.fromkeys(("sac", "sac_alf", "sac_value", "acer_continuous"), Spaces.vectors(1, 1)),
+    **dict.fromkeys(("sac", "sac_value", "acer_continuous"), Spaces.vectors(1, 1)),
 }
 
 
@@ -202,27 +201,16 @@ BEHAVIOUR_SIZES = {
     "acer_continuous": (0, 4),
 }
 """Numbers kept of the policy that acted, with discrete and with continuous actions; 0: one."""
+BOTH = (CONTROL, SWINGING)
+MEMORY: list[dict[str, Any]] = [{}, {"lstm_size": 6}]
+OF_PPO: dict[str, Any] = {"num_minibatches": 1, "clip_values": True}
 IGNORED = [
-    *(
-        ("a2c", spaces, {"reward_normalisation": how})
-        for spaces in (CONTROL, SWINGING)
-        for how in ("none", "value_targets")
-    ),
-    *(
-        ("ppo", spaces, {"num_minibatches": 1, "clip_values": True, **changes})
-        for spaces in (CONTROL, SWINGING)
-        for changes in (
-            {"reward_normalisation": "value_targets"},
-            {"shared_trunk": True, "lstm_size": 6},
-        )
-    ),
-    *(
-        ("impala", spaces, {"loss_reduction": how})
-        for spaces in (CONTROL, SWINGING)
-        for how in ("sum", "mean")
-    ),
-    *(("acer", CONTROL, {"lstm_size": size}) for size in (0, 6)),
-    *(("acer_continuous", SWINGING, {"lstm_size": size}) for size in (0, 6)),
+    *product(["a2c"], BOTH, [{"reward_normalisation": how} for how in ("none", "value_targets")]),
+    *product(["ppo"], BOTH, [OF_PPO | {"reward_normalisation": "value_targets"}]),
+    *product(["ppo"], BOTH, [OF_PPO | {"shared_trunk": True, "lstm_size": 6}]),
+    *product(["impala"], BOTH, [{"loss_reduction": how} for how in ("sum", "mean")]),
+    *product(["acer"], [CONTROL], MEMORY),
+    *product(["acer_continuous"], [SWINGING], MEMORY),
 ]
 
 

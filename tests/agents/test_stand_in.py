@@ -1,7 +1,6 @@
 """The rules of a GPU that is not there; see `tests/stand_in_gpu.py`."""
 
 from collections.abc import Callable
-from typing import Any
 
 import pytest
 import torch
@@ -20,16 +19,6 @@ def on_both() -> tuple[Tensor, Tensor]:
     return torch.ones(3, device=DEVICE), torch.ones(3)
 
 
-def fused_adam(steps: torch.device | str) -> None:
-    weights, gradients = torch.ones(3, device=DEVICE), torch.ones(3, device=DEVICE)
-    averages = [[torch.zeros_like(weights)], [torch.zeros_like(weights)]]
-    step = [torch.ones((), device=steps)]
-    constants = {"lr": 0.1, "beta1": 0.9, "beta2": 0.999, "weight_decay": 0.0, "eps": 1e-8}
-    constants |= {"amsgrad": False, "maximize": False}
-    fused: Any = torch._fused_adam_  # type: ignore[attr-defined]
-    fused([weights], [gradients], *averages, [], step, **constants)
-
-
 def of_onednn() -> None:
     weights = torch.ones(3, 3, device=DEVICE)
     torch.ops.mkldnn._linear_pointwise(weights, weights, None, "none", [], "")
@@ -46,7 +35,6 @@ def backward() -> None:
         (lambda: sum(on_both()), "tensors of both devices"),
         (lambda: torch.where(on_both()[1] > 0, on_both()[0], 0.0), "both devices"),
         (lambda: on_both()[0].index_select(0, torch.tensor([0, 1])), "both devices"),
-        (lambda: fused_adam("cpu"), "both devices"),
         (backward, "both devices"),
         (of_onednn, "is a processor's"),
         (lambda: torch.ones(3, device="cuda"), "another GPU"),

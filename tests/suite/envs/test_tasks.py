@@ -14,7 +14,6 @@ from suite.base.errors import UsageError
 from suite.envs import tasks
 from suite.envs.gymnasium_pool import describe
 from suite.envs.tasks import (
-    ATARI_GAMES,
     SUITES,
     TASKS,
     Task,
@@ -28,52 +27,36 @@ NEEDS_BOX2D = pytest.mark.skipif(find_spec("Box2D") is None, reason="needs the e
 ENVPOOL = {name: task for name, task in TASKS.items() if task.simulator == "envpool"}
 
 
-def test_time_limits_are_those_that_envpool_registers() -> None:
-    """Every task exists in envpool, and truncates when its registration says."""
-    registered = {
-        name: registry.specs[task.simulator_id][2]["max_episode_steps"]
-        for name, task in ENVPOOL.items()
+def test_a_row_of_envpool_is_what_envpool_registers() -> None:
+    """A wrong frame skip mislabels every curve's axis; a replay is told before it is made.
+
+    A task simulated by another module of envpool is another task, whatever its name.
+    """
+    modules = {
+        **{"mujoco": "envpool.mujoco.gym", "classic": "envpool.classic_control"},
+        **{"dmc": "envpool.mujoco.dmc", "atari": "envpool.atari"},
     }
-    assert {name: task.time_limit for name, task in ENVPOOL.items()} == registered
-
-
-def test_frame_skips_kinds_of_action_and_sizes_are_those_of_envpool() -> None:
-    """A wrong frame skip mislabels every curve's axis; a replay is told before it is made."""
     for name, task in ENVPOOL.items():
+        module, specification, registered = registry.specs[task.simulator_id]
+        assert task.time_limit == registered["max_episode_steps"], name
+        assert module == modules.get(task.family, module), name
         game = task.family == "atari"
+        if game:  # all games share one specification
+            assert specification == "AtariEnvSpec"
+            assert set(registered) <= {"task", "max_episode_steps", "base_path"}
         if game and name != "Pong-v5":
-            continue  # all games share one specification: see the next test
+            assert (task.obs_size, task.action_size, task.num_actions) == (0, 0, 0)
+            continue
         with warnings.catch_warnings():  # gymnasium warns about float64 bounds
             warnings.simplefilter("ignore")
             made = envpool.make_spec(task.simulator_id, **task.options)
             obs, action = made.observation_space, made.action_space
         kind = {"Box": "continuous", "Discrete": "discrete"}[type(action).__name__]
-        assert (task.frame_skip, task.actions) == (getattr(made.config, "frame_skip", 1), kind), (
-            name
-        )
+        frame_skip = getattr(made.config, "frame_skip", 1)
+        assert (task.frame_skip, task.actions) == (frame_skip, kind), name
         of_action = (0, int(action.n)) if kind == "discrete" else (flatdim(action), 0)
         sizes = (0, 0, 0) if game else (len(task.observed) or flatdim(obs), *of_action)
         assert (task.obs_size, task.action_size, task.num_actions) == sizes, name
-
-
-def test_families_are_the_modules_of_envpool() -> None:
-    """A task simulated by another module of envpool is another task, whatever its name."""
-    modules = {
-        "mujoco": "envpool.mujoco.gym",
-        "classic": "envpool.classic_control",
-        "dmc": "envpool.mujoco.dmc",
-        "atari": "envpool.atari",
-    }
-    named = {name: task for name, task in ENVPOOL.items() if task.family in modules}
-    assert {name: modules[task.family] for name, task in named.items()} == {
-        name: registry.specs[task.simulator_id][0] for name, task in named.items()
-    }
-    for game in ATARI_GAMES:
-        task = TASKS[f"{game}-v5"]
-        _, specification, options = registry.specs[task.simulator_id]
-        assert specification == "AtariEnvSpec"
-        assert set(options) <= {"task", "max_episode_steps", "base_path"}
-        assert (task.obs_size, task.action_size, task.num_actions) == (0, 0, 0)
 
 
 def test_suites_are_those_that_papers_report() -> None:

@@ -44,20 +44,6 @@ def test_the_processor_decides(monkeypatch: pytest.MonkeyPatch) -> None:
         assert torch.equal(affine(bias, inputs, weight), torch.addmm(bias, inputs, weight))
 
 
-SCHEMA = (
-    "mkldnn::_linear_pointwise(Tensor X, Tensor W, Tensor? B, str attr, Scalar?[] scalars, "
-    "str? algorithm) -> Tensor Y"
-)
-
-
-def test_this_torch_has_the_operator_in_the_known_form() -> None:
-    """It is private: a torch without it would be slower unnoticed, one with another form fail."""
-    operator = getattr(torch.ops.mkldnn, "_linear_pointwise", None)
-    assert operator is not None, f"torch {torch.__version__} lacks oneDNN's linear operator"
-    found = str(operator.default._schema)
-    assert found == SCHEMA, f"torch {torch.__version__} has another form of it: {found}"
-
-
 def test_onednn_gets_no_columns_of_wider_rows(monkeypatch: pytest.MonkeyPatch) -> None:
     """Humanoid's observations are wider than a layer, and columns of replay's rows.
 

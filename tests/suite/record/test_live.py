@@ -7,13 +7,14 @@ import subprocess
 import sys
 import termios
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
-import nbformat
 import numpy as np
 import pandas as pd
 import pytest
-from nbclient import NotebookClient
 from rich.console import Console
 
 from agents import a2c
@@ -206,17 +207,25 @@ def test_a_terminal_is_drawn_in_while_the_run_trains(
 
 
 @pytest.mark.long
-def test_a_notebooks_cell_shows_the_figure(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_notebooks_cell_shows_the_figure(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     """One, in the place of those before it, beside what the run says."""
-    monkeypatch.setenv("PYTHONPATH", str(ROOT))
-    words = [*WORDS, "--plot", f"--out={tmp_path}"]
-    begin = "from suite.record import live\nlive.DRAW_SECONDS = 0\nfrom agents.a2c import main\n"
-    source = f"{begin}main({words})"
-    notebook = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(source)])
-    NotebookClient(notebook, timeout=120, resources={"metadata": {"path": str(tmp_path)}}).execute()
-    outputs = notebook.cells[0].outputs
-    assert sum("image/png" in output.get("data", {}) for output in outputs) == 1
-    said = "".join(output.text for output in outputs if output.output_type == "stream")
+    shown: list[bytes] = []
+    cell = SimpleNamespace(update=lambda image: shown.append(image.data))
+
+    def display(image: Any, display_id: bool) -> object:
+        assert display_id
+        assert not shown, "another cell"
+        cell.update(image)
+        return cell
+
+    monkeypatch.setattr(live, "DRAW_SECONDS", 0)
+    monkeypatch.setattr(live, "Console", partial(Console, force_jupyter=True))
+    monkeypatch.setattr("IPython.display.display", display)
+    assert a2c.main([*WORDS, "--plot", f"--out={tmp_path}"]) == 0
+    assert shown
+    assert all(each.startswith(b"\x89PNG") for each in shown)
+    said = capsys.readouterr().out
     assert "seed-2 finished" in said
     assert "not drawn" not in said
-    assert outputs[-1].data["text/plain"] == "0"

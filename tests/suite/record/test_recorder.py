@@ -3,7 +3,6 @@
 import json
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -12,6 +11,7 @@ import numpy as np
 import pytest
 import torch
 
+from agents import sac
 from suite.base import hardware
 from suite.base.errors import UsageError
 from suite.base.files import write_json
@@ -309,24 +309,19 @@ def test_a_finished_run_is_never_overwritten(tmp_path: Path) -> None:
     assert {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()} == before
 
 
-def test_what_an_unfinished_run_left_is_removed(tmp_path: Path) -> None:
-    """Rows, or a policy, of the run before would otherwise pass for those of this one."""
+@pytest.mark.parametrize("content", [None, b'\xff\xfe{"status', b"", b"[1]", b"{}"])
+def test_what_an_unfinished_run_left_is_removed(content: bytes | None, tmp_path: Path) -> None:
+    """Rows, or a policy, would pass for those of this run; a torn or foreign record is none."""
     first = record(tmp_path, [1])
     first.episodes(10, ended([[1.0]], [[3]]))
     log(first, 10, [1.0])
     for name in ("policy.safetensors", "policy.json"):
         (tmp_path / "seed-1" / name).write_text("old")
-    record(tmp_path, [1])
-    assert {file.name for file in (tmp_path / "seed-1").iterdir()} == {"run.json"}
-
-
-@pytest.mark.parametrize("content", [b'\xff\xfe{"status', b"", b"[1]", b"{}"])
-def test_a_record_of_a_run_that_cannot_be_read_is_replaced(content: bytes, tmp_path: Path) -> None:
-    """A torn or foreign `run.json` holds no finished run."""
-    (tmp_path / "seed-1").mkdir()
-    (tmp_path / "seed-1" / "run.json").write_bytes(content)
+    if content is not None:
+        (tmp_path / "seed-1" / "run.json").write_bytes(content)
     record(tmp_path, [1])
     assert run_json(tmp_path, 1)["status"] == "running"
+    assert {file.name for file in (tmp_path / "seed-1").iterdir()} == {"run.json"}
 
 
 @pytest.mark.parametrize("may_not", ["read", "write"])
@@ -352,16 +347,6 @@ def test_a_place_that_may_not_be_read_or_written_is_left_alone(
 # A run started by its own command
 
 
-@dataclass(frozen=True, kw_only=True)
-class Config:
-    """Settings as an agent states them."""
-
-    task: str = "Hopper-v4"
-    seeds: tuple[int, ...] = (4, 5)
-    gamma: float = 0.5
-    device: str = "cpu"
-
-
 def test_a_command_is_recorded_with_its_configuration(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -370,10 +355,11 @@ def test_a_command_is_recorded_with_its_configuration(
     monkeypatch.setitem(sys.modules, "__main__", module)  # type: ignore[arg-type]
     monkeypatch.setattr(sys, "argv", ["sac.py", "--task", "Hopper-v4", "--out", "my runs"])
     options = RunOptions(suite="mujoco", source="jaxrl", out=tmp_path)
-    Recorder.for_command("sac", Config(), options)
+    config = sac.Config(task="Hopper-v4", seeds=(4, 5), device="cpu")
+    Recorder.for_command("sac", config, options)
     ours = run_json(tmp_path, 5)
     assert ours["command"] == "python -m agents.sac --task Hopper-v4 --out 'my runs'"
-    assert ours["config"] == {"task": "Hopper-v4", "seeds": [4, 5], "gamma": 0.5, "device": "cpu"}
+    assert ours["config"] == json.loads(json.dumps(vars(config)))
     assert [ours[key] for key in ("agent", "suite", "source", "task", "seed")] == [
         *("sac", "mujoco", "jaxrl", "Hopper-v4", 5)
     ]
