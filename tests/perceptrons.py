@@ -22,10 +22,3 @@ def linear(stack: Stack, seed: int = 0, member: int = 0) -> nn.Sequential:
 def vector(network: nn.Module) -> Tensor:
     """Return a copy of all weights."""
     return torch.cat([each.detach().flatten() for each in network.parameters()])
-
-
-def weights_in(*stacks: Stack) -> list[Tensor]:
-    """Return copies of all weights, network by network, on any device."""
-    seeds = range(stacks[0].shape[0])
-    networks = [stack.all_weights_of(seed) for stack in stacks for seed in seeds]
-    return [weight.clone() for named in networks for weight in named.values()]

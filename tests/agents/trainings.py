@@ -19,7 +19,6 @@ from suite.record.recorder import Recorder
 from suite.replay import Batch
 from suite.unrolls import Outcomes, Transitions
 from tests.golden import runner
-from tests.perceptrons import weights_in
 
 CPU = torch.device("cpu")
 CONTROL, SWINGING = Spaces((4,), 3), Spaces.vectors(4, 2)
@@ -145,7 +144,8 @@ def learned(learner: Any, seed: int | None = None) -> Iterator[Tensor]:
 def networks(learner: Any) -> list[Tensor]:
     """Return copies of the weights of all stacks, network by network."""
     stacks = [value for value in vars(learner).values() if isinstance(value, Stack)]
-    return [weight for stack in stacks for weight in weights_in(stack)]
+    named = [each.all_weights_of(seed) for each in stacks for seed in range(each.shape[0])]
+    return [weight.clone() for weights in named for weight in weights.values()]
 
 
 def same(ours: Any, theirs: Any) -> bool:

@@ -6,7 +6,6 @@ from typing import Any, Literal
 
 import pytest
 
-from suite.base.errors import UsageError
 from suite.settings.config import (
     Count,
     Decay,
@@ -19,6 +18,7 @@ from suite.settings.config import (
     Widths,
 )
 from suite.settings.recorded import REMOVED, without_removed
+from tests.messages import refused
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -42,35 +42,19 @@ class Settings(RunConfig):
 
 
 @pytest.mark.parametrize(
-    ("name", "value", "rule"),
+    ("name", "value"),
     [
-        ("num_envs", 0, "must be at least 1"),
-        ("log_interval", -3, "must be at least 1"),
-        ("gamma", 1.01, r"must be in \[0, 1\]"),
-        ("learning_rate", 0.0, r"must be in \(0, 1\)"),
-        ("learning_rate", 1.0, r"must be in \(0, 1\)"),
-        ("decay", 1.0, r"must be in \[0, 1\)"),
-        ("share", -0.01, r"must be in \[0, 1\]"),
-        ("scale", 0.0, "must be above 0"),
-        ("clip", -1.0, "must be above 0"),
-        ("weight", -0.5, "must be at least 0"),
-        ("start", -1, "must be at least 0"),
-        ("widths", (8, 0), "must be at least 1"),
-        ("widths", (), "must be at least 1"),
-        ("free", math.nan, "must be finite"),
-        ("gamma", None, r"must be in \[0, 1\]"),
-        ("widths", None, "must be at least 1"),
-        ("scale", math.inf, "must be finite"),
-        ("seeds", (), "must be distinct, and at least one"),
-        ("seeds", (1, 1), "must be distinct, and at least one"),
-        ("seeds", (2**31,), r"must lie in 0\.\.2\*\*31-1"),
-        ("evaluation_rule", "deterministic", "must be one of sampled, training"),
-        ("protocol", "evil", "must be one of noframeskip, sticky"),
+        *(("num_envs", 0), ("log_interval", -3), ("gamma", 1.01), ("gamma", None)),
+        *(("learning_rate", 0.0), ("learning_rate", 1.0), ("decay", 1.0), ("share", -0.01)),
+        *(("scale", 0.0), ("scale", math.inf), ("clip", -1.0), ("weight", -0.5), ("start", -1)),
+        *(("widths", (8, 0)), ("widths", ()), ("widths", None), ("free", math.nan)),
+        *(("seeds", ()), ("seeds", (1, 1)), ("seeds", (2**31,))),
+        *(("evaluation_rule", "deterministic"), ("protocol", "evil")),
     ],
 )
-def test_a_value_outside_its_range_is_refused_by_name(name: str, value: Any, rule: str) -> None:
+def test_a_value_outside_its_range_is_refused_by_name(name: str, value: Any) -> None:
     """The line says field, rule and value; nothing has begun."""
-    with pytest.raises(UsageError, match=rf"^{name} {rule}, not "):
+    with refused():
         Settings(**{name: value})
 
 
