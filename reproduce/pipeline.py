@@ -41,7 +41,11 @@ MARKS = ("", "left out", "counted")
 def gather(
     plan: Plan, failures: collect.Failures = MappingProxyType({})
 ) -> dict[str, pd.DataFrame]:
-    """Gather and judge the records of a plan's runs so far: every table by its file's stem."""
+    """Gather and judge the records of a plan's runs so far: every table by its file's stem.
+
+    `verdicts` has a row per planned task, `suite` one for a plan of several, `summary` is of
+    several tasks, `times` are those to shares of the reference.
+    """
     judge, steps = plan.preset.judged_by, plan.env_steps
     tasks = {name: find_task(name, plan.protocol) for name in plan.tasks}
     known = baseline_scores()
@@ -75,8 +79,8 @@ def judge_scores(
 ) -> dict[str, pd.DataFrame]:
     """Return the tables that follow from scores, not normalised yet, and those given.
 
-    Where `declared` lacks a task, it has declared all its seeds; `absent` are the suite's other
-    tasks.
+    A task that is missing in `declared` has declared all its seeds; tasks of the suite that are
+    left out are `absent`.
     """
     scores, theirs = (normalise(side, scales) for side in (scores, reference_scores(scales)))
     judged = judge_tasks(scores, scales, runs, declared)
@@ -170,7 +174,8 @@ def departures(plan: Plan, verdicts: pd.DataFrame) -> list[str]:
 def exit_status(verdicts: pd.DataFrame, suite: pd.DataFrame, runs: pd.Series) -> int:
     """Return 2 if any run has not finished, else 1 if anything is below its reference, else 0.
 
-    A task is below if the p-value of its declared seeds, adjusted for the number of tasks, says so.
+    A task counts as below if the p-value of its declared seeds, adjusted for the number of tasks,
+    is at most the level; the suite, if its own is below it.
     """
     if (runs != "finished").any():
         return 2

@@ -20,9 +20,11 @@ COLUMNS = ("task", "env steps", "A, mean (n)", "B, mean (n)", "B - A [95 %]", "s
 
 
 def compare(runs_a: Path, runs_b: Path) -> list[dict[str, Any]]:
-    """Return a row for each task that both have, at the largest step that all its runs reached.
+    """Return one row per task with finished runs in both grids.
 
-    The interval is that of `interval`; `speed_ratio` is median B over median A.
+    Scores are taken at the largest step that every run of the task reached, under the runs' own
+    rule. The interval is Welch's 95 % interval of the difference B - A (NaN with fewer than two
+    seeds on a side); `speed_ratio` is median B over median A environment steps per second.
 
     Raises:
         UsageError: if a folder has no finished runs, they share no task, or their rules differ.
@@ -74,9 +76,9 @@ def _median_speed(runs: list[Path]) -> float:
 def interval(
     ours: Float[np.ndarray, " a"], theirs: Float[np.ndarray, " b"]
 ) -> tuple[float, float, float]:
-    """Return Welch's 95 % interval of the difference of means, B - A, and its two-sided p-value.
+    """Return Welch's 95 % interval of the difference of means, B - A, and its p-value.
 
-    All are NaN with fewer than two scores on a side.
+    The p-value is two-sided. All are NaN with fewer than two scores on a side.
     """
     if min(len(ours), len(theirs)) < 2:
         return math.nan, math.nan, math.nan
@@ -86,7 +88,10 @@ def interval(
 
 
 def _pairs(runs_a: Path, runs_b: Path) -> list[tuple[Path, Path]]:
-    """Return two folders of runs, or the grids of two `--runs-dir`, paired by their names."""
+    """Return the grids to compare: two folders of runs, or those of two `--runs-dir`.
+
+    Of two `--runs-dir` with a grid each, these are compared; else those of one name.
+    """
     grids_a, grids_b = (
         {Path(): runs}
         if any(runs.glob("*/seed-*"))

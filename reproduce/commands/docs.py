@@ -1,7 +1,7 @@
 """Tables of the documentation, made from code and published results.
 
-A line `{{ settings("sac") }}` of a page gets that table of `TABLES`, README one between two marks.
-Addresses in tables begin at the project's folder, with a slash.
+A page says `{{ settings("sac") }}` alone on a line; building the site puts that table of `TABLES`
+there. Addresses in tables begin at the project's folder, with a slash. README has one table, too.
 """
 
 import importlib

@@ -1,6 +1,7 @@
 """`evaluate RUN`: score a trained policy again, and film it.
 
-A film plays an episode's actions again and must give the return that was scored, to the last bit.
+An episode is filmed by playing its actions again, in an environment with the same seed. Its return
+must be the one that was scored, to the last bit; otherwise there is no film.
 """
 
 import contextlib
@@ -132,7 +133,7 @@ def _play(
 ) -> Score:
     """Play episodes side by side, and keep the actions of the first.
 
-    They are those of a training's evaluation after `env_steps`; None: fresh ones.
+    With `env_steps` they are those of a training's evaluation after so many steps; else fresh ones.
     """
     # A training's streams have the names that `suite.session` gives them.
     name, counters = ("evaluate", ()) if env_steps is None else ("evaluation", (env_steps,))

@@ -1,6 +1,7 @@
 """`export RUN --onnx`: a run's policy as an ONNX file, for runtimes without torch (extra `onnx`).
 
-`docs/using_results.md` has the names and shapes of its input and output.
+torch traces what the policy does with observations, numpy's part included, so every agent has a
+graph. `docs/using_results.md` has the names and shapes of its input and output.
 """
 
 import contextlib

@@ -39,10 +39,11 @@ def judge_curves(
 ) -> dict[str, pd.DataFrame]:
     """Judge curves by a source, as the runs of a grid are judged; return a grid's tables.
 
-    A score is the mean of `mean_return` over (0.9 t, t], as `collect.score` makes it; without
-    `env_steps`, t is of each task the last step that all its runs have reached. `curves` has a row
-    for each evaluation (by rule `training`: episode) of a run, or is a grid's `curves.csv`, whose
-    column `rule` makes its rows the grid's own scores.
+    A score is the mean of `mean_return` over (0.9 t, t], reward units, as `collect.score` makes it.
+    `curves` has a row for each evaluation of a run, or, for a source of rule `training`, for each
+    of its training episodes; or it is a grid's `curves.csv`, which has a column `rule` and gives
+    the grid's own scores. Without `env_steps`, t is of each task the last step that all of its runs
+    have reached.
 
     Raises:
         UsageError: for an unknown name, rows of another rule than the source's, or a run without a
@@ -109,7 +110,8 @@ def _check_unique(curves: Curves, rule: str) -> None:
 def _config_of(agent: str, source: str, task: Task, rule: str, env_steps: int) -> Any:
     """Return the settings that a source judges, on a task: a preset's, else the agent's defaults.
 
-    A source without a preset warms up for an unknown time: none of its steps is refused for that.
+    They say when the first update is made and how many environments there are. How long a source
+    without a preset warms up is unknown: none of its steps is refused for that.
     """
     module = importlib.import_module(f"agents.{agent}")
     judged = [preset.config for preset in module.PRESETS.values() if preset.judged_by == source]
@@ -128,8 +130,14 @@ def score_runs(
 ) -> tuple[int, dict[int, float]]:
     """Return t, and the score of each run of one task at t, by seed; reward units.
 
-    By rule `training`, episodes that end on t itself are rare: a run with one in (0.9 t, t] counts
-    as one that reached t. A row of a grid's table (`from_grid`) is the score at its own step.
+    By rule `training`, episodes that end on t itself are rare: a run that has one in (0.9 t, t]
+    counts as one that reached t. A row of a grid's table is then the score at its own step.
+
+    Args:
+        rows: `seed`, `env_steps`, `mean_return` of the task.
+        rule: that they were measured by.
+        from_grid: whether a grid made the table, so that rows of rule `training` are scores.
+        env_steps: t; None: the last step that all runs have reached.
 
     Raises:
         UsageError: if a run ends before t or has no score there, without the file and the task.

@@ -51,7 +51,10 @@ def _summary(name: str | None) -> list[str]:
 
 
 def _sources(agent: str) -> list[str]:
-    """Return each suite of an agent with its sources, and who judges where the source does not."""
+    """Return each suite of an agent with its sources, and who judges where the source does not.
+
+    A file that is no agent yet gives what is wrong with it.
+    """
     suites: dict[str, list[str]] = {}
     try:
         presets = presets_of(agent)
@@ -65,7 +68,10 @@ def _sources(agent: str) -> list[str]:
 
 
 def describe_source(name: str) -> str:
-    """Return a source's file for each agent, and the tasks on which ours compares with it."""
+    """Return a source's file for each agent, and the tasks on which ours compares with it.
+
+    A `UsageError` names the nearest source, or the first mistake in its files or tables.
+    """
     folders = {path.parent.name for path in REFERENCES.glob("*/*.toml")}
     if name not in folders:
         raise UsageError(f"--like: unknown source {name!r}{nearest(name, folders)}")

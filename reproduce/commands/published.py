@@ -1,4 +1,8 @@
-"""`published`: keep published grids small and draw them again; `--check`: compare their tables."""
+"""Published grids: kept small, drawn again from their records, and compared with them.
+
+`python -m reproduce published` does the first two for every folder under `results/published`, and
+with `--check` only the last.
+"""
 
 import io
 from collections.abc import Sequence
@@ -25,7 +29,10 @@ TOLERANCE = 1e-6
 
 
 def find_plans(root: Path) -> list[Plan]:
-    """Return the plan of every folder `<agent>-<suite>/<source>` with runs."""
+    """Return the plan of every folder `<agent>-<suite>/<source>` with runs.
+
+    A `UsageError` names a folder whose plan is missing or cannot be read.
+    """
     plans = []
     for folder in sorted(folder for folder in root.glob("*/*") if any(folder.glob(RECORDS))):
         here = folder.relative_to(Path.cwd()) if folder.is_relative_to(Path.cwd()) else folder
@@ -44,9 +51,9 @@ def _newest(plan: Plan) -> dict[str, int]:
 
 
 def refresh(plan: Plan) -> None:
-    """Keep a published folder small, and write its tables, figures and page.
+    """Keep the records of a published folder small, and write its tables, figures and page.
 
-    A task keeps one policy, all games together one; long tables, and those of games, are
+    A task keeps one policy, all games together one; tables of games, and of many episodes, are
     compressed.
     """
     kept = set()

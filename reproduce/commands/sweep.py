@@ -1,4 +1,8 @@
-"""A sweep: the grids of several settings in turn, and how each compares with the first."""
+"""A sweep: the grids of several settings, one after another, and how each compares with the first.
+
+Every variant is a plan of its own in a runs folder that its settings name; it resumes, and is
+reported, like any other.
+"""
 
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -74,8 +78,8 @@ def plan_table(variants: Variants) -> Group:
 def run(variants: Variants, path: Path, console: Console, train: Callable[[Plan], Failures]) -> int:
     """Train, report and compare every variant; the table goes to `path`, its figure beside it.
 
-    `train` runs what is left of a plan and returns the errors of failed runs. The exit status is 2
-    if a run has not finished, 130 after Ctrl-C, else 0.
+    `train` runs what is left of a plan and returns the errors of the runs that failed. The exit
+    status is 2 if a run has not finished, 130 after Ctrl-C, else 0.
     """
     curves_of: dict[str, pd.DataFrame] = {}
     for i, (name, plan) in enumerate(variants.items(), start=1):
@@ -105,7 +109,10 @@ def run(variants: Variants, path: Path, console: Console, train: Callable[[Plan]
 
 
 def compare(variants: Variants) -> pd.DataFrame:
-    """Return a row for every task and variant: its scores, and how it compares with the first."""
+    """Return a row for every task and variant: its scores, and how it compares with the first.
+
+    The p-values are adjusted for all comparisons of the sweep.
+    """
     rows, first = [], next(iter(variants.values()))
     for task in first.tasks:
         others = _scores(first, task)

@@ -1,6 +1,7 @@
 """`track`: mirror recorded runs into TensorBoard or Weights & Biases (extra `tracking`).
 
-`--track KIND` does so while a grid's runs are written.
+`--track KIND` mirrors a grid's runs while they are written, `track KIND RUNS LOGDIR` any runs. The
+recorded files stay the truth: a mirror is made anew whenever one of them begins.
 """
 
 import contextlib
@@ -102,9 +103,10 @@ class Mirror:
         self._rows = dict.fromkeys(TABLES, 0)
 
     def update(self) -> None:
-        """Mirror the rows that were added since; a run that begins anew has a mirror anew.
+        """Mirror the rows that were added since, once each.
 
-        One that goes on after a kill writes the rows after its checkpoint again.
+        A run that goes on after a kill cuts its tables to those of its checkpoint, and writes the
+        same rows again. One that begins anew has a mirror anew.
         """
         record = read_record(self._run)
         if record is None or record["status"] == "damaged":
@@ -175,7 +177,12 @@ def mirrored(plan: Plan, kind: str, say: Callable[[str], None]) -> Iterator[None
 
 
 def mirror(kind: str, runs: Path, logdir: Path) -> int:
-    """Mirror every run below a folder, into one of `logdir` each; return their number."""
+    """Mirror every run below a folder, each into its own folder of `logdir`; return their number.
+
+    Raises:
+        UsageError: for an unknown kind, without its package, if there is no run below `runs`, or
+            if nothing can be written to `logdir`.
+    """
     check_kind(kind)
     folders = [record.parent for record in sorted(runs.rglob("run.json"))]
     if not folders:

@@ -52,6 +52,9 @@ def verify(agent: str, run: Path, seconds: float) -> tuple[int, str]:
 
     Returns:
         the exit status, 1 if a row differs where none may, and the result in a line.
+
+    Raises:
+        UsageError: if it is not a finished run of this agent, or cannot be made again here.
     """
     check_agent(agent)
     record = read_record(run)
@@ -73,7 +76,11 @@ def verify(agent: str, run: Path, seconds: float) -> tuple[int, str]:
 
 
 def compare(ours: Path, theirs: Path) -> tuple[int, str]:
-    """Return how many rows two runs share, of which the first was cut, and the first difference."""
+    """Compare the rows of two runs of which the first was cut.
+
+    Returns:
+        the number of rows compared, and the first difference in words; empty if there is none.
+    """
     num_rows = 0
     for name in TABLES:
         first, second = _lines(ours / name), _lines(theirs / name)
@@ -90,7 +97,11 @@ def compare(ours: Path, theirs: Path) -> tuple[int, str]:
 
 
 def _make_again(record: Mapping[str, Any], folder: Path, seconds: float) -> Path:
-    """Train until the time is over and it has learned; return the folder of the record's seed."""
+    """Train until the time is over and it has learned; return the folder of the record's seed.
+
+    Raises:
+        UsageError: if it fails, with its last line, or learns nothing in `LONGEST` times the time.
+    """
     order, out, log = folder / "order.json", folder / "today", folder / "today.log"
     order.write_text(json.dumps({"record": record, "out": str(out)}))
     command = (sys.executable, "-m", "reproduce.commands.verify", str(order))

@@ -76,7 +76,10 @@ class Peer(Maker):
     def configure(self, config: Any, changed: Collection[str] = ()) -> Any:
         """Return a configuration with the peer's own settings in place of a source's.
 
-        A `UsageError` says what of the settings that are `changed`, or others, the peer cannot do.
+        `changed` names the settings that the user asks for.
+
+        Raises:
+            UsageError: if it asks for what the peer cannot do.
         """
         task, own = find_task(config.task), {key: of["value"] for key, of in self.has.items()}
         who = f"{self.name}'s {self.agent}"
@@ -188,9 +191,13 @@ def read_peer(name: str, agent: str) -> Peer:
 
 
 def make_control(peer: str, agent: str, suite: str, **asked: Any) -> Plan:
-    """Return the plan of a control, whose runs lie in `controls/<peer>` of the runs directory.
+    """Return the plan of a control. Nothing is written.
 
-    `asked` are the other fields of `Request`. A `UsageError` says what the peer cannot do.
+    Its runs lie in `controls/<peer>` of the runs directory; `asked` are the other fields of
+    `Request`.
+
+    Raises:
+        UsageError: for anything unknown, or that the peer cannot do.
     """
     found, runs_dir = read_peer(peer, agent), asked.get("runs_dir", RUNS)
     folder = runs_dir / "controls" / peer

@@ -1,4 +1,8 @@
-"""A finished control as a reference, `results/references/<peer>_control`, like any source."""
+"""A finished control as a reference: `results/references/<peer>_control`.
+
+What is written is what any source has there (see the README beside them), so `--like sb3_control`
+trains ours with the settings that the peer ran with, and what the peer reached judges it.
+"""
 
 import dataclasses
 import itertools
@@ -29,6 +33,9 @@ UNSTATED = ("task", "seeds", "env_steps", "device", "num_threads", "protocol")
 def publish(plan: Plan) -> Path:
     """Write a finished control's settings, single runs and curves; return its folder.
 
+    The runs are those that were declared before any was made: who adds some after a look at the
+    others can choose the reference.
+
     What was published of other agents, suites and tasks stays.
 
     Raises:
@@ -53,11 +60,14 @@ def publish(plan: Plan) -> Path:
 
 
 def check_publishable(plan: Plan) -> None:
-    """Refuse, by a `UsageError`, a control that could not be published, before it runs.
+    """Refuse a control that could not be published, before it runs.
 
-    Its runs end between two evaluations, it has seeds other than the declared ones (who chooses
-    seeds can choose the reference), or was published by another rule, interval or settings of other
-    tasks.
+    Such a control has runs that end between two evaluations, seeds other than the declared ones, a
+    rule or interval other than before, or settings other than those of published tasks that it does
+    not run again.
+
+    Raises:
+        UsageError: naming the reason.
     """
     interval = plan.config.evaluation_interval
     for task, steps in plan.env_steps.items():
@@ -176,7 +186,10 @@ def _reason(entry: Mapping[str, Any], origin: str) -> dict[str, str]:
 
 
 def _budgets(plan: Plan, steps: Mapping[str, int]) -> dict[str, dict[str, Any]]:
-    """Return the source's budgets, none longer than the control, ending with an evaluation."""
+    """Return the source's budgets, none longer than the control, which is that of `paper`.
+
+    They end with an evaluation, as only such steps have a reference.
+    """
     budgets: dict[str, dict[str, Any]] = {}
     interval = 1 if plan.rule == "training" else plan.config.evaluation_interval
     for name, budget in ((name, plan.preset.budgets[name]) for name in BUDGETS):

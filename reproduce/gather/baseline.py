@@ -1,6 +1,7 @@
 """`--baseline`: the runs of another grid judge, in the place of a published curve.
 
-They are lent to `references` as a source's tables, under the name of the agent that is judged.
+What they measured becomes the tables that a source has in `results/references`, and is lent to
+`references` under the name of the agent that is judged. Nothing is judged or drawn otherwise.
 """
 
 import dataclasses
@@ -44,7 +45,10 @@ class Baseline(NamedTuple):
 
 
 def with_baseline(plan: Plan) -> Plan:
-    """Return a plan that is judged by its baseline, whose runs are lent; without one, the plan."""
+    """Return a plan that is judged by its baseline, whose runs are lent; without one, the plan.
+
+    A baseline that cannot judge, or is the plan itself, is refused by a `UsageError`.
+    """
     if plan.baseline is None:
         return plan
     found = _read(plan, _find(plan))

@@ -40,12 +40,12 @@ CURVE_POINTS = 100
 
 
 def score(directory: Path, rule: str, env_steps: int) -> float:
-    """Return a run's score at `env_steps`, NaN if its window is empty; reward units.
+    """Return a run's score at `env_steps`, NaN if its window is empty.
 
-    It is the mean over (0.9 t, t] of the evaluations due there, or by rule `training` of the
-    training episodes that end there. An evaluation at the run's end that was due at no multiple of
-    the interval counts only where there is no other: longer runs, and the reference's, have none
-    there.
+    The score is the mean over (0.9 t, t] of the evaluations that were due there (`deterministic`,
+    `sampled`), or of the returns of the training episodes that end there (`training`); reward
+    units. An evaluation at the run's end that was due at no multiple of the interval counts only
+    where there is no other: longer runs, and the reference's, have none there.
     """
     return _window_mean(measured(directory, rule, env_steps), env_steps)
 
@@ -58,9 +58,9 @@ def measured(directory: Path, rule: str, env_steps: int) -> pd.DataFrame:
 
 
 def on_schedule(evaluations: pd.DataFrame, env_steps: int, interval: int | None) -> pd.DataFrame:
-    """Return a run's evaluations, in order, but for a last one at no multiple of the interval.
+    """Return a run's evaluations, in order, without a last one that counts only where alone.
 
-    That one stays where (0.9 t, t] has no other.
+    That is one at no multiple of the interval, where (0.9 t, t] has another.
     """
     *_, before, last = (0, 0, *evaluations["env_steps"])
     is_extra = in_window(before, env_steps) and last % (interval or 1)
@@ -70,9 +70,9 @@ def on_schedule(evaluations: pd.DataFrame, env_steps: int, interval: int | None)
 def evaluations(directory: Path) -> pd.DataFrame:
     """Return a run's evaluations, each at the step it was due: a multiple of the interval.
 
-    Agents that update once per unroll evaluate up to one unroll late; their last evaluation, up to
-    one unroll before the end, is due at the end. So seeds share their steps, and the reference's
-    windows.
+    Agents that update once per unroll evaluate at the first update past that step, up to one
+    unroll late; their last evaluation, up to one unroll before the end, is due at the end. With due
+    steps, seeds share their steps and an evaluation falls into the same window as the reference's.
     """
     table, config = read_table(directory / "evaluations.csv"), _config(directory)
     interval = config.get("evaluation_interval")
@@ -107,7 +107,8 @@ def window_means(episodes: pd.DataFrame, env_steps: int) -> pd.DataFrame:
 def wall_clock(directory: Path, env_steps: pd.Series) -> np.ndarray:
     """Return the seconds that a run took to given steps, evaluations included, to a millisecond.
 
-    Interpolated in `timing.csv`; NaN beyond its last line by more than the distance of two lines.
+    Its speed counts as even between two lines of `timing.csv`; NaN beyond the last line by more
+    than the distance of two lines.
     """
     table = read_table(directory / "timing.csv")
     if table.empty:
@@ -120,10 +121,10 @@ def wall_clock(directory: Path, env_steps: pd.Series) -> np.ndarray:
 
 
 def throughput(directory: Path) -> dict[str, float] | None:
-    """Return a run's speed from its first updates to its end, evaluations included.
+    """Return a run's speed after warm-up, evaluations included: from its first updates to its end.
 
-    Shares are of wall time; with `other_share` they add up to the number of threads. None if fewer
-    than two log intervals had updates.
+    Shares are of wall time; with `other_share`, the rest, they add up to the number of threads.
+    None if fewer than two log intervals had updates.
     """
     table = read_table(directory / "timing.csv")
     learns = table.get("num_updates", pd.Series(dtype=int)) > 0
@@ -157,9 +158,11 @@ def collect(
 ) -> dict[str, pd.DataFrame]:
     """Return what runs recorded so far: the tables `runs`, `scores`, `curves` and `throughput`.
 
-    A diverged run has the score of a random policy, if known: its own is unknown, and leaving it
-    out would flatter the mean. `runs` are those of `status.runs_of`, reading their tables;
-    `failures` are errors that the launcher knows: on a full disk a run cannot record its own.
+    Every run has a row in `runs`. A run that ended has a score; a diverged one that of
+    a random policy, if known: its own is unknown, and leaving it out would flatter the mean.
+
+    `runs` are those of `status.runs_of`, reading their tables; `failures`, errors that the launcher
+    knows: on a full disk a run cannot record its own; `random_scores` are by task.
     """
     holders, found = Holders(), {name: list[Any]() for name in COLUMNS}
     for run in runs:
@@ -197,8 +200,8 @@ def _describe(
 ) -> dict[str, Any]:
     """Return a run's row of `runs.csv`.
 
-    Damaged ones, and finished ones without a score, have failed; begun ones whose lease nobody
-    holds are `interrupted`.
+    A damaged run, and a finished one without a score, count as failed. Running is what somebody
+    holds the lease of; a begun run that nobody holds is `interrupted`.
     """
     record = read_record(run.directory) or {}
     status, error = run.status, run.error

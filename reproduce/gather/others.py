@@ -53,10 +53,15 @@ Part = tuple[str, pd.DataFrame]
 def read_curves(
     paths: Sequence[Path], columns: Names | None = None, task: str | None = None
 ) -> Curves:
-    """Return the curves of CSV files, and of folders that TensorBoard or SB3's `Monitor` recorded.
+    """Return the curves of files and folders.
 
-    `columns` are names of columns in the files by ours; `task` is that of all runs, whatever the
-    files say. A `UsageError` names the file, the column, and the row if a cell is wrong.
+    Args:
+        paths: CSV files, and folders of runs that TensorBoard or SB3's `Monitor` recorded.
+        columns: names of columns in the files (TensorBoard: of values), by ours.
+        task: that of all runs, whatever the files say.
+
+    Raises:
+        UsageError: naming the file, the column, and the row if a cell is wrong.
     """
     names, owners, tables = columns or {}, dict[tuple[str, int], str](), []
     for name, rows in (part for path in paths for part in _parts(path, names)):

@@ -1,7 +1,8 @@
 """Published measurements: sources, reference scores and reference curves.
 
-The data lie in `results/references`, whose `README.md` says what they can be compared with: never
-with another version of an environment, or another Atari protocol.
+The data lie in `results/references`, a folder for each source; `README.md` there says what they can
+be compared with. A source's environment version or Atari protocol is never mixed with another's,
+and a task without a comparable source has no reference. Files are read when they are first needed.
 """
 
 import functools
@@ -110,7 +111,8 @@ def forget() -> None:
 def read_reference_table(path: Path) -> pd.DataFrame:
     """Return a table of reference data; a name that ends in `.xz` is unpacked.
 
-    A `UsageError` names the file and the first mistake.
+    A `UsageError` names the file and the first mistake: a missing column or required cell, a cell
+    that is no finite number, or a line with more cells than the header.
     """
     columns = COLUMNS[path.name.partition(".")[0]]
     how: Any = {"keep_default_na": False, "na_values": [""]}  # an agent may be called NA
@@ -157,8 +159,9 @@ def reference_score(
 ) -> ReferenceScore | None:
     """Return the reference's score for a run of `task` at `env_steps`.
 
-    The score of a run at step t is the mean of its evaluations in (0.9 t, t]; by rule `training`
-    of its episodes there, or of its own means over recent ones. The first of these counts:
+    The score of a run at step t is the mean of its evaluations in (0.9 t, t]. By rule `training` it
+    is the mean of its episodes there, or of its own means over recent ones. The first of these
+    counts:
 
     1. `single runs`, if each has an evaluation in the window and reaches t;
     2. `stated`: the source states a score for exactly this step, by its own rule;
@@ -166,7 +169,8 @@ def reference_score(
        reaches t. The points are means over recent episodes; the spread of runs is unknown.
 
     Nothing is interpolated or extrapolated. None if the source measured another task, version,
-    protocol (empty for all but Atari games) or rule, or does not judge.
+    protocol (empty for all but Atari games) or rule, if the step lies outside its range, or if it
+    does not judge; None as a source: none judges.
 
     Raises:
         ValueError: if `env_steps` is not positive, the protocol is unknown, or the agent has
@@ -213,10 +217,12 @@ def reference_score(
 
 
 def reference_curves(agent: str, task: str, judge: str | None, protocol: str = "") -> pd.DataFrame:
-    """Return the curves that may be drawn beside runs of a task, `CURVE_COLUMNS`, in order.
+    """Return every curve that may be drawn beside runs of a task.
 
-    The role is `judge` or `context`; low and high are one standard deviation over runs from the
-    mean, NaN if the source gives none.
+    Returns:
+        `CURVE_COLUMNS`, sorted by source and step, empty if nothing compares. The role is `judge`
+        or `context`; low and high are one standard deviation over runs from the mean, NaN if the
+        source gives none.
     """
     curves = _curves().query("agent == @agent")
     curves = curves.merge(_comparable(agent, task, protocol), on=["agent", "source", "env_id"])
@@ -231,8 +237,10 @@ def first_evaluations(
 ) -> Float[np.ndarray, " runs"]:
     """Return the returns of a source's single runs at its first evaluation, to two decimals.
 
-    The source need not judge. Empty without single runs that compare, or if they began after
-    `last_step`, the last at which nothing is learned yet.
+    The source need not judge. `last_step` is the last at which nothing is learned yet.
+
+    Returns:
+        The return of each run; empty if the source has no single runs that compare, or began later.
     """
     held = _held(agent, source, task, protocol)
     if held is None:
@@ -246,8 +254,8 @@ def first_evaluations(
 def measured_steps(agent: str, source: str, task: str, protocol: str = "") -> tuple[int, ...]:
     """Return the steps at which a source may have a score of a task, increasing.
 
-    They are those of its evaluations, or, since single episodes end anywhere, of its mean curve,
-    and those for which it states a score. Arguments as in `reference_score`.
+    They are those of its evaluations, or else, since single episodes end anywhere, of its mean
+    curve, and those for which it states a score. Arguments as in `reference_score`.
     """
     held = _held(agent, source, task, protocol)
     if held is None:
@@ -277,8 +285,8 @@ def name_of(source: str) -> str:
 def coverage(agent: str, source: str) -> pd.DataFrame:
     """Return the tasks on which ours can be compared with a source; read-only.
 
-    Columns: `task`, `protocol`, `env_id`, `first_step`, `last_step` (of its curve, its scores, or
-    what all its single runs cover), `num_runs`.
+    A row for each of our tasks: `task`, `protocol`, `env_id`, `first_step` and `last_step` of its
+    curve, its scores, or the part that all its single runs cover, and `num_runs`.
     """
     ours = "agent == @agent and source == @source"
     facts = {"first_step": ("first_step", "min"), "last_step": ("last_step", "max")}
@@ -296,7 +304,10 @@ def coverage(agent: str, source: str) -> pd.DataFrame:
 
 
 def credits_of(agent: str, names: Iterable[str]) -> dict[str, dict[str, str]]:
-    """Return name, title, licence, and addresses of paper and code, by the source's folder."""
+    """Return sources' names, titles, licences and links, for readers, by folder.
+
+    `name`, `title`, `licence`, and addresses of `paper` and `code`, empty where there is none.
+    """
     credits = {}
     for name in names:
         path = REFERENCES / name / f"{agent}.toml"
@@ -405,7 +416,8 @@ def _curves() -> pd.DataFrame:
 def single_runs() -> pd.DataFrame:
     """Return single runs' measurements: agent, source, env_id, seed, env_steps, mean_return.
 
-    A source that evaluates at an interval must have every evaluation: else windows lack some.
+    A source that evaluates at an interval must have every evaluation, or a window could be averaged
+    over the part that was kept.
     """
     table = _table("curves_by_seed")
     for key, runs in table.groupby(["agent", "source", "env_id"]):

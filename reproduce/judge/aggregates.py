@@ -56,7 +56,10 @@ def median_score(scores: Scores) -> PerResample:
 
 
 def iqm(scores: Scores) -> PerResample:
-    """Return the mean of all pooled runs but the lowest and highest quarter, rounded down."""
+    """Return the interquartile mean of all runs: without the lowest and the highest quarter.
+
+    Runs are pooled, so a task with more seeds weighs more; either quarter is rounded down.
+    """
     return scipy.stats.trim_mean(np.concatenate(scores, axis=-1), 0.25, axis=-1)
 
 
@@ -76,7 +79,10 @@ STATISTICS: Mapping[str, Statistic] = {
 def stratified_bootstrap(
     scores: Scores, statistic: Statistic, *, seed: int, num_resamples: int = 10_000
 ) -> Interval:
-    """Return a statistic of all tasks with its interval, resampling seeds within each task."""
+    """Return a statistic of all tasks with its interval, resampling seeds within each task.
+
+    A task with one seed never varies.
+    """
     rng = np.random.default_rng(seed)
     resampled = [
         task_scores[rng.integers(task_scores.size, size=(num_resamples, task_scores.size))]
@@ -160,12 +166,14 @@ def human_scores(tasks: Iterable[str]) -> dict[str, tuple[float, float]]:
 def suite_summary(
     scores: pd.DataFrame, human_scores: Mapping[str, tuple[float, float]]
 ) -> pd.DataFrame:
-    """Aggregate the normalised scores of a suite (Agarwal et al. 2021); NaN if no task counts.
+    """Aggregate the normalised scores of a suite (Agarwal et al. 2021).
 
-    For the games of `human_scores` there are rows of (score - random) / (human - random), too.
+    Human-normalised, for Atari: (score - random) / (human - random) with the published numbers of
+    `human_scores`, without a reference; those rows are left out without any.
 
     Returns:
-        One row per statistic with 95 % of its resamples, and the numbers of tasks and runs.
+        One row per statistic with 95 % of its resamples, the number of tasks that have normalised
+        scores and the number of their runs; NaN if no task counts.
     """
     ends = pd.DataFrame(human_scores, index=["random", "human"]).T.reindex(scores["task"])
     random, human = (ends[name].to_numpy(np.float64) for name in ("random", "human"))
@@ -208,8 +216,8 @@ def reference_scores(scales: Mapping[str, Scale]) -> pd.DataFrame:
 def improvements(scores: pd.DataFrame, theirs: pd.DataFrame) -> pd.DataFrame:
     """Return the probability of improvement (Agarwal et al. 2021) of each task, and their mean.
 
-    A task counts if at least two runs of either side have a score. The last row, where there are
-    several tasks, is their mean, whose task is empty.
+    A task counts if at least two runs of either side have a score; a tie counts half. The last row,
+    where there are several tasks, is their mean, whose task is empty.
     """
     pairs = {}
     for task in theirs["task"].unique():
@@ -230,7 +238,8 @@ def improvements(scores: pd.DataFrame, theirs: pd.DataFrame) -> pd.DataFrame:
 def times_to_score(curves: pd.DataFrame, scales: Mapping[str, Scale]) -> pd.DataFrame:
     """Return when each seed's curve first reached `SHARES` of the way from zero to the reference.
 
-    `score` is the return to reach; `env_steps` and `wall_seconds` are NaN where it was not reached.
+    `score` is the return to reach; `env_steps` and `wall_seconds` those of the curve's first point
+    there, NaN where it has none.
     """
     rows = []
     for (task, seed), points in curves.sort_values("env_steps").groupby(["task", "seed"]):
@@ -248,7 +257,8 @@ def times_to_score(curves: pd.DataFrame, scales: Mapping[str, Scale]) -> pd.Data
 def median_times(times: pd.DataFrame) -> pd.DataFrame:
     """Return a row for each task and share of `times.csv`, with the median of its seeds' seconds.
 
-    A seed that did not get there is later than all others: NaN where fewer than half did.
+    A seed that did not get there counts as later than all others, so the median is NaN where fewer
+    than half did.
     """
     groups = times.assign(late=times["wall_seconds"].fillna(np.inf))
     groups = groups.groupby(["task", "share", "score"], sort=False)
@@ -302,8 +312,8 @@ def profile(sides: Mapping[str, pd.DataFrame]) -> pd.DataFrame:
 def efficiency(curves: pd.DataFrame, verdicts: pd.DataFrame) -> pd.DataFrame:
     """Return the IQM of normalised returns over the share of the planned steps.
 
-    It stands only where every run of every task was measured. Empty without two such points, or
-    `LEAST` tasks that have a scale and several runs.
+    It stands only where every run of every task was measured. Empty of fewer than `LEAST` tasks
+    that have a scale and several runs, or without two such points.
     """
     names = ["task", "zero_score", "reference_mean", "env_steps"]
     planned = verdicts[names].rename(columns={"env_steps": "planned"})

@@ -1,7 +1,8 @@
 """Decision power and cost of a plan, stated before anything is trained.
 
-If our runs are draws of the reference's own distribution, how probable is `reproduced`? How long
-does it take here (`plan.speeds`)? The same for the other budgets.
+For each task: the reference that judges it, why no verdict can be reached if none can, and else how
+probable `reproduced` is if our runs are draws of the reference's own distribution. For the plan:
+time and memory on this machine, from `reproduce.plan.speeds`. The same for the other budgets.
 """
 
 import math
@@ -94,7 +95,8 @@ def chance_if_equal(scale: Scale, num_seeds: int) -> float:
     """Return the probability of `reproduced` or `above` if ours are draws of the reference's runs.
 
     The true mean is known only as well as the reference's runs tell it: it is drawn anew for every
-    simulated plan, with their standard error, then our scores with their standard deviation.
+    simulated plan, with their standard error, then our scores with their standard deviation. Normal
+    scores; level, margin and the rule for runs that lie apart are those of the verdict.
     """
     ours, theirs = _draws(np.random.default_rng(SEED), scale, num_seeds)
     return share_reproduced(judge_many(ours, theirs).verdicts)
@@ -103,7 +105,7 @@ def chance_if_equal(scale: Scale, num_seeds: int) -> float:
 def suite_chance(rows: Sequence[Outlook]) -> tuple[float, int]:
     """Return the probability that a suite is `reproduced` or `above`, and how many tasks count.
 
-    NaN where fewer than `MIN_TASKS` count.
+    As `chance_if_equal`, of all tasks together. NaN where fewer than `MIN_TASKS` count.
     """
     rng, sides = np.random.default_rng(SEED), []
     for row in rows:
@@ -148,7 +150,10 @@ def _chance(chance: float) -> str:
 
 
 def commands_for_the_rest(plan: Plan, rows: Sequence[Outlook]) -> list[str]:
-    """Return a line for each task of the suite that is not decided well: the command that would."""
+    """Return a line for each task of the suite that is not decided well: the command that would.
+
+    That is the source and budget with the best chance; the cheapest of at least `GOOD_CHANCE`.
+    """
     if not plan.maker.is_ours or plan.settings or plan.baseline:  # no source has it
         return []
     is_whole = plan.tasks == tasks_of(plan.preset, plan.suite, plan.budget)

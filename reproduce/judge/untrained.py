@@ -29,7 +29,10 @@ AGENTS_OF = {
 
 
 def untrained_config(task: Task) -> tuple[str, Any]:
-    """Return the agent whose initial networks play a task, and its settings there."""
+    """Return the agent whose initial networks play a task, and its settings there.
+
+    An evaluation has ten episodes; in a game, whose episodes are long, two.
+    """
     agents, rule = AGENTS_OF[task.actions]
     presets = {agent: importlib.import_module(f"agents.{agent}").PRESETS for agent in agents}
     training = [

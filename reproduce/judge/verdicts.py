@@ -1,8 +1,10 @@
 """Verdicts: was the published result reproduced?
 
-A task is judged by its declared seeds (`plan/declared.py`) with Welch's interval, a suite by the
-mean of its tasks' differences in units of their gaps. `inference.py` has the arithmetic;
-`docs/verdicts.md` explains how to read a verdict and how often it errs.
+A task is judged by its declared seeds (`plan/declared.py`), with Welch's interval of the difference
+between the mean of our seeds and the mean of the reference's runs, against a margin of a tenth of
+the gap between the reference and the zero of the scale, the best of the policies that learned
+nothing (`zero.py`); a suite by the mean of those differences in units of their gaps. `inference.py`
+has the arithmetic; `docs/verdicts.md` explains how to read a verdict and how often it errs.
 """
 
 import math
@@ -169,7 +171,10 @@ def judge(scores: Float[np.ndarray, " seeds"], scale: Scale) -> Verdict:
 def _who_lies_apart(
     scores: Float[np.ndarray, " seeds"], reference: ReferenceScore, margin: float
 ) -> str:
-    """Return the warning that a verdict errs more often where one run lies apart; or nothing."""
+    """Return that a verdict may err more often than `LEVEL`, as one run lies apart; else nothing.
+
+    Rates of error hold for normal runs. A reference without single runs cannot be looked at.
+    """
     sides = (("one seed", scores), ("one run of the reference", np.array(reference.scores)))
     apart = [who for who, runs in sides if runs.size > 0 and lies_apart(runs, margin)]
     if not apart:
@@ -242,8 +247,8 @@ def judge_declared(
 ) -> Judged:
     """Judge a task by its declared seeds, and by all where there are more.
 
-    The declared seeds decide once each of them has a score; until then the task is `inconclusive`.
-    A verdict by more seeds, each with a score, is exploratory.
+    The declared seeds decide once each of them has a score: a run that failed, or has not finished,
+    leaves the task `inconclusive`. A verdict by more seeds, each with a score, is exploratory.
     """
 
     def scores_of(those: Iterable[int]) -> np.ndarray:
@@ -267,8 +272,9 @@ def judge_declared(
 def judge_suite(judged: Mapping[str, Judged], absent: Sequence[str] = ()) -> SuiteVerdict:
     """Judge the mean over tasks of (ours - zero) / (reference - zero) - 1, by declared seeds.
 
-    Tasks are left out if they cannot be judged, or do not `counts_in_suite`. Those that are
-    `absent` from the plan are named: who chooses the tasks can choose the verdict.
+    Tasks are left out if they cannot be judged, or if their gap is below twice the reference's
+    standard deviation over runs. Those that are `absent` from the plan are named: who chooses the
+    tasks can choose the verdict.
     """
     reasons = {task: each.left_out for task, each in judged.items() if each.left_out}
     reasons |= {", ".join(absent): "not planned"} if absent else {}
@@ -343,8 +349,8 @@ def verdict_table(
 ) -> pd.DataFrame:
     """Return one row per task with `TABLE_COLUMNS`.
 
-    `p_below` belongs to the declared seeds, even if the verdict is exploratory; `p_below_holm` is
-    adjusted for the number of tasks that were tested.
+    `p_below` belongs to the declared seeds, even if the verdict is exploratory and the other
+    numbers count more; `p_below_holm` is adjusted for the number of tasks that were tested.
     """
     rows = []
     for task, each in judged.items():

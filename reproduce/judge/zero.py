@@ -62,8 +62,8 @@ def zero_of(
 ) -> Zero:
     """Return the zero of a task's scale beside a source.
 
-    The untrained policy is the source's where it was evaluated before it learned, else ours; by
-    rule `training` ours, for the training episodes that ended so early are short ones.
+    The untrained policy is the source's where it was evaluated before it learned, else ours. By
+    rule `training` the source has none: training episodes that ended so early are short ones.
     """
     ours = baseline_scores().get((task, protocol), Zero())
     if source is not None and rule != "training":
@@ -75,10 +75,11 @@ def zero_of(
 def first_update(config: Any) -> int:
     """Return the environment steps after which the first gradient update has been made.
 
-    Agents that learn from transitions update by their ratio after the warm-up (which SAC can leave
-    out of the count); those that learn from unrolls after the first, or, if they learn from replay
-    alone, after the first that fills it to its start. Rows of ignored actions count as steps here,
-    so an unroll's update may come a little earlier.
+    A run that ends there, or is evaluated before, has learned nothing or all but nothing. Agents
+    that learn from transitions update by their ratio after the warm-up (which SAC can leave out of
+    the count); those that learn from unrolls after the first, or, if they learn from replay alone,
+    after the first that fills it to its start. Rows of ignored actions count as steps here, so an
+    unroll's update may come a little earlier.
     """
     if hasattr(config, "unroll_length"):
         rows = config.unroll_length

@@ -1,7 +1,7 @@
 """Declared seeds: those by which a task is judged, fixed before it is trained.
 
-Adding seeds until a verdict appears finds one too often. So a task's seeds are declared when it is
-first started, in `plan.json`; a verdict on more is exploratory.
+Adding seeds until a verdict appears finds one too often. So a plan declares a task's seeds when it
+is first started, in `plan.json`. A verdict on more seeds is exploratory.
 """
 
 from collections.abc import Mapping, Sequence
@@ -29,10 +29,10 @@ Declared = dict[tuple[str, int], tuple[int, ...]]
 def keep_declared(plan: "Plan", *, counts_begun: bool = False, own_first: bool = False) -> "Plan":
     """Return the plan with the seeds that were declared when its tasks were first started.
 
-    Where published runs count, whose scores are known, the seeds declared for them hold; with
-    `own_first`, after those of its own folder. With `counts_begun` a task also runs the seeds that
-    it was declared, or begun, with. A `UsageError` refuses to drop a declared seed, or to pick some
-    of those that were begun.
+    Where published runs count, the seeds that were declared for them hold: their scores are known;
+    with `own_first`, after those of its own folder. With `counts_begun` a task also runs the seeds
+    that it was declared, or begun, with. A plan that drops a declared seed, or picks some of those
+    that were begun, is refused by a `UsageError`.
     """
     own, published = declared_in(read_plan(plan.directory / PLAN)), _of_published_runs(plan)
     before = published | own if own_first else own | published

@@ -178,9 +178,9 @@ class Plan(Request):
     def groups(self, runs: Sequence[Run] | None = None) -> list[Group]:
         """Return the processes still to be run: one per seed.
 
-        On a GPU the seeds of a task share one if the agent trains several at once; where there are
-        more GPUs than tasks, several. Seeds that were trained together go on together, even those
-        that have ended: their checkpoint fits no others.
+        On a GPU the seeds of a task share one process if the agent trains several at once; where
+        there are more GPUs than tasks, several. Seeds that were trained together go on together,
+        for their checkpoint fits no others: those among them that have ended, too.
         """
         runs = self.runs() if runs is None else runs
         waiting = [run for run in runs if not run.has_ended]

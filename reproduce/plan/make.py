@@ -38,8 +38,8 @@ THREADS = {
 def make_plan(agent: str, suite: str, *, cluster: Cluster | None = None, **asked: Any) -> Plan:
     """Return the plan that a request asks for; nothing is written.
 
-    `asked` are the other fields of `Request`. A `UsageError` names the nearest valid value of what
-    is unknown or impossible.
+    It runs on this machine where there is no cluster; `asked` are the other fields of `Request`. A
+    `UsageError` says the nearest valid value of what is unknown or impossible.
     """
     request = Request(agent=agent, suite=suite, **asked)
     check(request)
@@ -113,6 +113,9 @@ def refuse_scoreless(config: Any) -> None:
     """Refuse a run in which no training episode can end, if these are what is scored.
 
     A policy that learns is taken to play no shorter episodes than a random one.
+
+    Raises:
+        UsageError: naming a number of steps that gives a score.
     """
     task = config.find_task()
     known = baseline_scores().get((task.name, task.protocol), Zero())
@@ -130,8 +133,8 @@ def variants_of(
 ) -> list[tuple[str, ...]]:
     """Return the `--set` of every variant, the first values first; one where nothing varies.
 
-    `gamma=0.98,0.99 tau=0.005,0.01` asks for every combination. Slashes separate values that are
-    lists of their own: `hidden_sizes=64,64/256,256`.
+    `gamma=0.98,0.99 tau=0.005,0.01` asks for every combination. Where a value is a list of its own,
+    commas separate its entries, and slashes the values: `hidden_sizes=64,64/256,256`.
     """
     if not any(set(setting) & {",", "/"} for setting in settings):
         return [tuple(settings)]  # without torch, which presets need
@@ -165,9 +168,10 @@ def _values(config: Any, setting: str) -> list[str]:
 
 
 def save_plan(plan: Plan) -> None:
-    """Write `plan.json`, from which `report` works, with the seeds declared in its folder so far.
+    """Write `plan.json`, from which `report` works without being told the plan again.
 
-    Fewer than `MIN_SEEDS` give no verdict: a plan may try one seed first and continue with more.
+    It keeps the declared seeds of every task that was ever started in its folder. Fewer than
+    `MIN_SEEDS` give no verdict, so a plan may try one seed first and continue with more.
     """
     path = plan.directory / PLAN
     declared = {key: plan.declared[key[0]] for key in plan.env_steps.items()}
@@ -233,7 +237,10 @@ def load_plan(agent: str, suite: str, source: str | None, runs_dir: Path) -> Pla
 
 
 def load_published_plan(agent: str, suite: str, source: str | None, runs_dir: Path) -> Plan | None:
-    """Return the plan of a published grid that was not run below `runs_dir`; reports go there."""
+    """Return the plan of a published grid, with its reports below `runs_dir`.
+
+    None if the grid was run below `runs_dir`, or is not published.
+    """
     found = source_of(agent, suite, source)
     published = found.folder(planning.PUBLISHED)
     if (found.folder(runs_dir) / PLAN).exists() or not (published / PLAN).exists():

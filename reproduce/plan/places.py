@@ -1,7 +1,8 @@
 """Where runs go, and whether they fit: devices, workers, clusters, memory, folders.
 
-What runs keep in memory beside their networks is `memory_bytes` of the agent's configuration, if it
-has that: a replay, which may lie on the GPU.
+What runs keep in memory beside their networks is `memory_bytes` of the agent's configuration, where
+there is such a property; a replay of frames is gigabytes. On a GPU it is the GPU's memory that must
+hold it, if the agent keeps it there.
 """
 
 import itertools
@@ -112,8 +113,8 @@ def kept_gib(plan: "Plan", group: "Group") -> float:
 def demand_of(plan: "Plan", group: "Group") -> dict[str, float]:
     """Return the resources that a group takes, by Ray's names.
 
-    CPU: the cores that a run keeps busy. GPU: a share, where workers outnumber them. Memory, in
-    bytes: as the agent states it; 0 without a statement, or where the GPU keeps it.
+    CPU: the cores that a run keeps busy. GPU: on a cluster with fewer GPUs than workers, a share of
+    one. Memory, in bytes: as the agent states it; 0 without a statement, or where the GPU keeps it.
     """
     gpus = sum(node.get("GPU", 0.0) for node in plan.cluster.nodes) if plan.cluster else 1.0
     share = 0.0 if plan.device == "cpu" else 1.0 / math.ceil(plan.workers / max(gpus, 1.0))

@@ -57,7 +57,10 @@ def source_of(agent: str, suite: str, asked: str | None) -> Source:
 
 
 def presets_of(agent: str) -> Mapping[tuple[str, str], Preset[Any]]:
-    """Return an agent's presets by suite and source; a `UsageError` names a file without any."""
+    """Return an agent's presets by suite and source.
+
+    A `UsageError` names its file if that cannot be imported or has no `PRESETS`.
+    """
     file = f"agents/{agent}.py"
     try:
         module = importlib.import_module(f"agents.{agent}")

@@ -26,7 +26,8 @@ RUNS = Path("runs")
 def flag(default: Any = MISSING, help: str = "", **how: Any) -> Any:
     """Return a field that a flag sets, or an argument of its place where there is no default.
 
-    `how` is what else argparse is told; `name`: the flag, if it is not called as the field.
+    The default of a switch is what it is without the flag. `how` is what else argparse is told;
+    `name`: the flag, if it is not called as the field.
     """
     if isinstance(default, bool):
         how["action"] = "store_false" if default else "store_true"

@@ -1,7 +1,7 @@
 """How long a run takes and how much memory it fills, from measured speeds.
 
-`python -m tests.benchmarks.speeds` writes `reproduce/plan/speeds.csv`, a row for a source's
-settings on one task. Its speeds are scaled by how fast this machine multiplies matrices.
+`reproduce/plan/speeds.csv` holds what `python -m tests.benchmarks.speeds` measured, a row for a
+source's settings on one task. Its speeds are scaled by how fast this machine multiplies matrices.
 """
 
 import csv
@@ -58,7 +58,7 @@ def find_speed(
 ) -> Speed | None:
     """Return the speed measured on a task, or on the one of its family with the nearest size.
 
-    Of equally near ones it is the slowest. Versions of a task count as the same.
+    Of equally near ones it is the slowest; None without any. Versions of a task count as the same.
     """
     rows = read_speeds() if speeds is None else speeds
     key = (agent, source, device.partition(":")[0])
@@ -75,7 +75,10 @@ def find_speed(
 
 
 def run_seconds(speed: Speed, config: Any, relative_speed: float = 1.0) -> float:
-    """Return about how long one seed trains, from the command to the end."""
+    """Return about how long one seed trains, from the command to the end.
+
+    `relative_speed` is this machine's, over that of the row.
+    """
     warm_up = warm_up_steps(config)
     learning = config.env_steps - (warm_up if getattr(config, "count_warm_up", True) else 0)
     warm_up, learning = warm_up + min(learning, 0), max(learning, 0)
@@ -97,7 +100,8 @@ def warm_up_steps(config: Any) -> int:
 def relative_speed(speed: Speed) -> float:
     """Return how fast this machine is compared with the one where a speed was measured.
 
-    A processor of the same name, or a GPU, counts as equally fast.
+    A processor of the same name counts as equally fast: what else it does meanwhile changes by the
+    minute. A GPU is not compared.
     """
     if speed.device != "cpu" or speed.processor == machine()["cpu"]:
         return 1.0

@@ -92,7 +92,7 @@ def steps_done(run: Run) -> int:
 
 
 def runs_of(plan: "Plan", *, reads_tables: bool = False) -> list[Run]:
-    """Return every run of a plan, tasks in order, seeds within, as `run_of`.
+    """Return every run with its present status, tasks in order, seeds within; as `run_of`.
 
     With `reads_tables`, which takes longer, a run whose tables cannot be used is `damaged`, too.
     """
@@ -155,8 +155,8 @@ def _folders(plan: "Plan", task: str) -> list[Path]:
 def seeds_begun(plan: "Plan", task: str) -> set[int]:
     """Return the seeds of a task whose scores at the plan's step may be guessed.
 
-    They have a record that cannot be read, or one of these settings and of code that counts, at
-    least half as long.
+    They have a record where the task's runs count, of these settings and of code that counts, at
+    least half as long. Of one that cannot be read nobody knows what it was.
     """
     found = set()
     paths = (path for folder in _folders(plan, task) for path in folder.glob("seed-*/run.json"))
@@ -221,8 +221,9 @@ def _other_settings(folder: Path, differs: str) -> UsageError:
 def refuse_mixture(plan: "Plan") -> None:
     """Refuse to add runs to a grid whose finished runs were made otherwise.
 
-    All of its folder must have the plan's settings, for `plan.json` names one set, and those of the
-    plan's tasks the code that counts: seeds of a task are judged together.
+    Every finished run of the plan's folder must have the plan's settings, whether or not it is in
+    the plan: `plan.json` names one set. Its code matters in the plan's tasks alone, for seeds of a
+    task are judged together; a plan of other tasks asks for those again.
     """
     planned = [folder_of(task) for task in plan.tasks]
     for task in sorted(path for path in plan.directory.glob("*") if path.is_dir()):
@@ -254,7 +255,10 @@ def check_extensions(plan: "Plan", runs: Iterable[Run]) -> None:
 
 
 def _obstacle(plan: "Plan", run: Run, record: Mapping[str, Any]) -> str:
-    """Return why a finished run cannot go on with the same bytes, as far as its folder tells."""
+    """Return why a finished run cannot go on with the same bytes; empty if nothing is known.
+
+    What a checkpoint itself says, such as another processor, its agent refuses.
+    """
     seeds = record["config"].get("seeds", [run.seed])
     together = plan.device != "cpu" and plan.preset.seeds_together
     planned = plan.seeds[: plan.num_seeds[run.task]] if together else (run.seed,)
@@ -267,8 +271,8 @@ def _obstacle(plan: "Plan", run: Run, record: Mapping[str, Any]) -> str:
 def why_left_out(plan: "Plan", folder: Path, record: Mapping[str, Any], **code: Any) -> str:
     """Return why a run does not count, to be read after "3 runs"; empty if it counts.
 
-    It counts if today's very files made it; or if it has today's number and all of these files are
-    committed, for then they passed the golden test. `code` is what is taken for today's.
+    It counts if today's very files made it; or if the record has today's number and all of these
+    files are committed, for then they passed the golden test. `code` is what is taken for today's.
     """
     today, is_own = plan.today._replace(**code), folder.is_relative_to(plan.directory)
     root = plan.runs_dir if is_own else plan.published_folder.parent.parent

@@ -23,9 +23,10 @@ EXPECTED = {
 
 
 def read_table(path: Path) -> pd.DataFrame:
-    """Return a recorded CSV file, or its compressed form, without a torn last line.
+    """Return a recorded CSV file without the torn line that a killed run may have left.
 
-    A file that cannot be opened, or lacks a whole row, gives an empty table.
+    Where there is only its compressed form, `path`.xz, that is read. A file that cannot be opened,
+    or lacks a whole row, gives an empty table.
 
     Raises:
         UsageError: if the file is not a table of numbers with the columns that it should have.

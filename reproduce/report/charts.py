@@ -1,7 +1,8 @@
 """Charts that answer to the reader, drawn by plotly express from the frames of `frames`.
 
-A page needs plotly's own script and `script()`. Names come from files and are hostile: plotly reads
-a little markup in texts, so every text of a frame is escaped.
+A function here returns plotly figures, and `fragment` the HTML of one. A page needs two scripts
+once, plotly's own and `script()`; nothing is asked of a network. Names come from files and are
+hostile: plotly reads a little markup in texts, so every text of a frame is escaped.
 """
 
 import functools
@@ -36,7 +37,10 @@ def script() -> str:
 
 
 def curves_chart(curves: pd.DataFrame, remarks: Mapping[str, str]) -> Figure:
-    """Return a panel per task of a frame `CURVES`, over steps or wall time; context is off."""
+    """Return a panel per task of a frame `CURVES`, over steps or wall time, with or without bands.
+
+    Every seed, mean and band of ours and the judge are on, other sources off.
+    """
     longest, units = curves["wall_time"].max(), {"hours": 3600.0, "minutes": 60.0, "seconds": 1.0}
     unit = next((unit for unit, length in units.items() if longest >= 2.0 * length), "seconds")
     frame = curves.assign(wall_time=curves["wall_time"] / units[unit])

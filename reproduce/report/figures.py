@@ -1,6 +1,7 @@
 """Figures of a comparison for papers and README, drawn by seaborn: SVG, PNG and PDF.
 
-Their bytes depend only on the arguments and on the installed versions.
+Each function takes a frame of `frames` and what stands under the name of each task, and returns
+the paths of its files. Their bytes depend only on these and on the installed versions.
 """
 
 import io
@@ -125,7 +126,8 @@ def draw_throughput(
 def draw_scores(scores: pd.DataFrame, remarks: Mapping[str, str], directory: Path) -> list[Path]:
     """Draw a row per task of a frame `SCORES`: every run, means and their intervals.
 
-    Tasks with a scale share an axis. Nothing is drawn without a run.
+    Tasks with a scale share an axis; every other task has its own, in units of return. Nothing is
+    drawn without a run.
     """
     if not (scores["kind"] == "run").any():
         return []

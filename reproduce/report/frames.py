@@ -56,9 +56,9 @@ def learning_curves(
     Args:
         grids: Rows of `curves.csv` by the name that readers see.
         reference_curves: Rows of `reference_curves.csv`, of one grid or of several.
-        planned: Steps by task, up to which references go where we have no curve; a task without
-            any curve has a row without numbers.
-        credits: As of `references.credits_of`.
+        planned: The tasks with their planned steps, up to which references go where we have no
+            curve. A task without any curve has a row without numbers.
+        credits: What is known of sources, as `references.credits_of` returns it.
     """
     ours = [rows.assign(source=name) for name, rows in grids.items()]
     runs = pd.concat([pd.DataFrame(columns=pd.Index(["task", "seed", "env_steps", "rule"])), *ours])
@@ -105,7 +105,8 @@ def comparable(rules: Iterable[Any], reference_curves: pd.DataFrame) -> pd.DataF
 def mean_of(curves: pd.DataFrame) -> pd.DataFrame:
     """Return the mean of one task's seeds and mean ± std, where all have a finite value.
 
-    One seed has no band. The wall time is the median of the seeds', NaN where one has none.
+    Nothing is interpolated or extrapolated, and one seed has no band. The wall time is the median
+    of the seeds', NaN where one has none.
     """
     rows = curves.drop_duplicates(["seed", "env_steps"], keep="last")
     returns, seconds = (
@@ -171,7 +172,10 @@ def many_colours(number: int) -> list[str]:
 def final_scores(
     scores: pd.DataFrame, reference_scores: pd.DataFrame, verdicts: pd.DataFrame, credits: Credits
 ) -> pd.DataFrame:
-    """Return the frame `SCORES` of a grid and of the reference that judges it."""
+    """Return the frame `SCORES` of a grid and of the reference that judges it.
+
+    A task without a score has a row without numbers.
+    """
     rows = verdicts.set_index("task", drop=False)
     names = ["score_mean", "reference_mean", "reference_std", "ci_low", "ci_high", "zero_score"]
     ours, mean, std, low, high, zero = (rows[name].astype(np.float64) for name in names)

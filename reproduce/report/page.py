@@ -1,7 +1,9 @@
 """The page of a comparison, made only from the files in its directory.
 
-`index.html` is one file that needs no network and no other file. Names in the files are hostile:
-they are escaped, and the page runs no script but those whose checksums it states.
+`write_page(directory)` writes `index.html`: one file that needs no network and no other file. Its
+charts need scripts, which it carries; the files of figures beside it need none. Names in the files
+are treated as hostile: they are escaped, and the page runs no script but those whose checksums it
+states.
 """
 
 import base64
@@ -67,7 +69,8 @@ def render(directory: Path, assets: str = "", home: str = "") -> str:
 
     Args:
         directory: As for `write_page`.
-        assets: Relative address of a folder with `ASSETS`; empty: the page carries them.
+        assets: Relative address of a folder that holds `ASSETS`, which pages share and link to;
+            empty: the page carries them.
         home: Address of the start page of a site that the page is part of.
     """
     report, verdicts = read_report(directory), verdict_rows(directory)

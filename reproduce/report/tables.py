@@ -1,4 +1,7 @@
-"""The tables and the report of a grid's folder, read back from their files."""
+"""The tables and the report of a grid's folder, read back from their files.
+
+Their columns stand here once. Only an empty cell counts as missing.
+"""
 
 import io
 from pathlib import Path
@@ -46,9 +49,11 @@ TEXT_COLUMNS = {
 
 
 def read_table(directory: Path, name: str) -> pd.DataFrame:
-    """Return one tidy file of a comparison, with every column of `COLUMNS`; empty without the file.
+    """Read one tidy file of a comparison.
 
-    Only an empty cell counts as missing, so a task may be called `NA`.
+    Returns:
+        The rows with every column of `COLUMNS[name]`; empty if the file is missing. Only an empty
+        cell counts as missing, so a task may be called `NA`.
 
     Raises:
         UsageError: If the file is larger than `LARGEST_TABLE`, or none.
@@ -77,7 +82,7 @@ def verdict_rows(directory: Path) -> list[dict[str, Any]]:
 
 
 def read_report(directory: Path) -> dict[str, Any]:
-    """Return `report.json`; missing entries are empty.
+    """Read `report.json`; missing entries are empty.
 
     Raises:
         UsageError: If it cannot be read.

@@ -1,8 +1,9 @@
 """Verdicts in words: for the page, the terminal and the figures.
 
-A row is one of `verdicts.csv`, missing cells as None. Of its remarks the marks (`settings changed`)
-stand beside the verdict's word, those with details (`settings changed: gamma = 0.98`) in sentences,
-too. Names in tables are hostile: control characters are escaped in the terminal.
+A row is one of `verdicts.csv`, missing cells as None. Its remarks say how its runs were made: marks
+(`settings changed`) stand beside the verdict's word, those with details (`settings changed: gamma =
+0.98`) in sentences, too. Names in tables are hostile: their control characters are escaped in the
+terminal.
 """
 
 import math
@@ -38,7 +39,11 @@ TERMINAL_STYLES = {"reproduced": "green", "above": "cyan", "below": "bold red"}
 
 
 def mean_and_spread(mean: Any, spread: Any, count: Any = None, source: str | None = None) -> str:
-    """Format `mean ± spread (count)`, rounded to two digits of the spread; or a dash."""
+    """Format `mean ± spread (count)`, rounded to two significant digits of the spread.
+
+    Returns:
+        The text; a dash if the mean is missing.
+    """
     if pd.isna(mean):
         return MISSING
     decimals = _decimals(spread)
@@ -154,8 +159,10 @@ def score_remarks(verdicts: Iterable[Mapping[str, Any]]) -> dict[str, str]:
 def verdict_lines(verdicts: pd.DataFrame, suite: pd.DataFrame, title: str) -> Group:
     """Return the verdicts as they are shown in a terminal, the suite's first.
 
-    Below the table stands what is to be said of the suite and of every task that is marked or not
-    `reproduced`; what holds of several tasks, once.
+    Returns:
+        A table with a row for the suite, if it has a mean, and for each task; below it what is to
+        be said of the suite and of every task that is marked or not `reproduced`. What holds of
+        several tasks is said once.
     """
     rows = records(verdicts.reindex(columns=list(COLUMNS["verdicts"])))
     compared = any(row["reference_mean"] is not None for row in rows)

@@ -15,9 +15,10 @@ from reproduce.run.progress import Board
 def launch(plan: Plan, watch: Callable[[Board], None]) -> Board:
     """Run every group of `plan` that is not finished; return how each run ended.
 
-    Runs leased elsewhere are waited for and counted. `watch` is called about twice a second, and
-    once at the end. On Ctrl-C (or SIGTERM, SIGHUP) every process is stopped before the
-    KeyboardInterrupt leaves. `docs/robust.md` has the rest.
+    A group that fails is recorded as failed, with its log's last lines; the others continue. Runs
+    leased elsewhere are waited for and counted. `watch` is called about twice a second, and once at
+    the end, with the state of every run. On Ctrl-C (or SIGTERM, SIGHUP) every process is stopped
+    before the KeyboardInterrupt leaves. `docs/robust.md` has the rest.
     """
     if plan.cluster:
         from reproduce.run.ray.pool import RayPool

@@ -77,8 +77,9 @@ class Holders:
 class Leases(Holders):
     """The leases that this harness holds, and those of others.
 
-    The lock of the plan's `directory` serves every run below it. `settings` names the settings of
-    this harness's runs; empty: any others go beside them.
+    Args:
+        directory: the plan's; its lock serves every run below it.
+        settings: a name of the settings of this harness's runs; empty: any others go beside them.
     """
 
     def __init__(self, directory: Path, settings: str = "") -> None:

@@ -1,6 +1,7 @@
 """Groups that wait and workers that run them, watched through the files of their runs.
 
-`Pool` runs agents on this machine; `ray/pool.py` replaces its workers by those of a Ray cluster.
+This is the common part of all launchers: the queue, the leases, the ends of runs. `Pool` itself
+runs agents on this machine; `ray/pool.py` replaces its workers by those of a Ray cluster.
 """
 
 import contextlib

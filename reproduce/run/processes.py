@@ -38,7 +38,10 @@ STATE, SESSION, USER_TIME, CHILD_SYSTEM_TIME, START_TIME = 0, 3, 11, 14, 19
 
 
 def machine() -> str:
-    """Return a name of the machine or container in which process numbers are unique, or ""."""
+    """Return a name of the machine or container in which process numbers are unique.
+
+    Empty if the kernel does not tell; a process number then proves nothing.
+    """
     try:
         boot = (PROC / "sys" / "kernel" / "random" / "boot_id").read_text().strip()
         return f"{boot} {os.readlink(PROC / 'self' / 'ns' / 'pid')}"
@@ -49,7 +52,7 @@ def machine() -> str:
 def start_time(pid: int) -> int | None:
     """Return when a process began (clock ticks since boot); None if it has ended.
 
-    With its number this identifies a process for good; the kernel reuses numbers alone.
+    Start time and process number identify a process for good; the kernel reuses numbers alone.
     """
     fields = stat_fields(pid)
     return int(fields[START_TIME]) if fields and fields[STATE] not in ("Z", "X") else None
@@ -70,8 +73,9 @@ def cpu_seconds(session: int) -> float | None:
 class Pulse:
     """Detects that the processes of a session have stopped working.
 
-    The sign of life is processor time of the agent and of all that it started: deadlocked runs use
-    none. A run that somebody stopped is left alone.
+    The sign of life is processor time, of the agent and of every process that it started.
+    Deadlocked runs use none; whatever computes uses some. A run that somebody stopped is left
+    alone.
     """
 
     def __init__(self, session: int) -> None:
@@ -99,7 +103,8 @@ class Pulse:
 def seeing_gpu(number: int) -> tuple[str, ...]:
     """Return the words before a command that let it see one GPU of this machine, and no other.
 
-    To the agent it is `cuda`: it can go on, with the same bytes, on any GPU of the kind.
+    To the agent it is `cuda`, as in a Ray task: it can go on, with the same bytes, on any GPU of
+    the kind, and takes no memory of the first one.
     """
     seen = os.environ.get("CUDA_VISIBLE_DEVICES")
     name = seen.split(",")[number].strip() if seen else str(number)

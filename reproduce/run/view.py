@@ -40,7 +40,7 @@ def duration(seconds: float | None) -> str:
 class View:
     """Shows a `Board` as it changes: a context manager, and a `watch` for `launch`.
 
-    Curves stand below the board, or in a notebook's cell; without a terminal, at the end.
+    Curves are drawn below the board, or in a notebook's cell; without a terminal, at the end.
     """
 
     def __init__(self, console: Console, curves: "Curves | None" = None) -> None:

@@ -1,7 +1,8 @@
 """Others' claims about the speed of engines, judged by the turns measured on one machine.
 
-A claim holds if the whole 95 % interval of the ratio lies above nine tenths of what it says, and
-does not hold here if it lies below. Where a machine has fewer cores it is not judged.
+A claim holds if the whole 95 % interval of the ratio of speeds lies above nine tenths of what it
+says ("about" is given a tenth), and does not hold here if the interval lies below. Nothing is
+extrapolated: where a machine has fewer cores than the claim, it is not judged.
 """
 
 from pathlib import Path
@@ -21,8 +22,8 @@ ABOUT = 0.9
 def judge(table: pd.DataFrame, num_cores: int, path: Path = CLAIMS) -> list[dict[str, Any]]:
     """Return the claims, judged by a table of turns.
 
-    A row gets `found`, `low` and `high` (the measured ratio and its interval, NaN if there is
-    none), `outcome`, `link`, and `beside`, which names the speeds compared.
+    A row of the file gets `found`, `low` and `high` (the measured ratio and its interval, NaN if
+    there is none), `outcome`, `link`, and `beside`, which names the speeds compared.
     """
     rows = []
     for claim in pd.read_csv(path).to_dict("records"):
@@ -47,9 +48,10 @@ def judge(table: pd.DataFrame, num_cores: int, path: Path = CLAIMS) -> list[dict
 
 
 def ratio(fast: np.ndarray, slow: np.ndarray) -> tuple[float, float, float]:
-    """Return the geometric mean of turns' ratios of two speeds, and its 95 % interval.
+    """Return the ratio of two speeds over turns, and its 95 % interval.
 
-    By Student's t of their logarithms; NaN without two turns of each.
+    The geometric mean of the turns' ratios, by Student's t of their logarithms. NaN without two
+    turns of each.
     """
     turns = min(len(fast), len(slow))
     if turns < 2:

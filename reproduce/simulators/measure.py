@@ -148,7 +148,7 @@ def _turn(
 def train(cell: Cell, turns: int, seconds: float, speed: float) -> Iterator[dict[str, Any]]:
     """Yield a row for each of some trainings by A2C, with the default settings of the task.
 
-    The `speed` that is expected decides how often a training reports.
+    Networks have one thread. The speed that is expected decides how often a training reports.
     """
     rows = 5 * cell.num_envs
     interval = rows * max(1, round(speed / 10 / rows))
@@ -211,7 +211,11 @@ def _index(table: pd.DataFrame, keys: list[str]) -> pd.MultiIndex:
 
 
 def read(path: Path) -> pd.DataFrame:
-    """Read a tidy table; a `UsageError` if it is none."""
+    """Read a tidy table.
+
+    Raises:
+        UsageError: if it is none.
+    """
     try:
         table = pd.read_csv(path, keep_default_na=False, na_values=[""], dtype={"note": "str"})
         return table[list(COLUMNS)]

@@ -1,8 +1,9 @@
 """Do engines do the same work? Random play on each, by the same actions, tells differences.
 
-Observations and actions are compared with the first engine's by types and shapes, episodes by mean
-length and return. Libraries draw their own starting states, so the rewards of the same actions are
-equal only among engines of one library: `tape_return`.
+An engine's observations and actions are compared with the first one's by their types and shapes,
+and its episodes by their mean length and return. These depend on rewards, frames skipped, ends and
+time limits. Libraries draw their own starting states, so the rewards of the same actions are equal
+only among engines of one library: `tape_return` shows where they are.
 """
 
 import math

@@ -2,9 +2,9 @@
 
     python -m reproduce.simulators.serve ENGINE TASK NUM_ENVS NUM_THREADS
 
-Its first answer says that the engine is ready, or why not. Then it answers `{"mode": "random",
-"seconds": 1, "least": 20}` with what a turn took, `{"episodes": 2, "seconds": 60}` with what random
-play gave.
+Its first answer says that the engine is ready, or why not. It then answers each order, a line of
+JSON: `{"mode": "random", "seconds": 1, "least": 20}` with what a turn took, `{"episodes": 2,
+"seconds": 60}` with what random play gave. It ends with its input. Answers are lines of JSON.
 """
 
 import json
@@ -102,8 +102,9 @@ def policy(engine: Engine, name: str) -> Choose:
 def turn(engine: Engine, choose: Choose, seconds: float, least: int) -> dict[str, float]:
     """Step for some seconds, at least some times; return what that took.
 
-    `steps` of environments, `seconds`, and median and 99th percentile of the time of one vector
-    step, with the choice of its actions, in milliseconds.
+    Returns:
+        `steps` of environments, `seconds`, and median and 99th percentile of the time of one vector
+        step, with the choice of its actions, in milliseconds.
     """
     clock, step = time.perf_counter, engine.step
     marks = [clock()]
@@ -122,8 +123,9 @@ def turn(engine: Engine, choose: Choose, seconds: float, least: int) -> dict[str
 def work(engine: Engine, episodes: int, seconds: float) -> dict[str, Any]:
     """Play randomly until every environment has ended some episodes; return what that gave.
 
-    Every engine plays the same tape: decision `t` of environment `i` has the same action. The first
-    episodes of each environment count, so short ones have no advantage.
+    Every engine plays the same tape from its start: decision `t` of environment `i` has the same
+    action. The episodes counted are the first ones of each environment, so short ones have no
+    advantage.
     """
     tape = draw(engine, np.random.default_rng(1), 10 * TAPE, engine.num_envs)
     was_end = 1 - np.isin(np.arange(engine.num_envs), engine.ids)  # their resets come as rows

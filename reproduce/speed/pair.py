@@ -55,7 +55,9 @@ class Incomparable(UsageError):
 def compare(ours: Path, theirs: Path, name: str, seconds: float = PAIR_SECONDS) -> Ratio:
     """Return the ratio of two trees' speeds of a workload, measured in blocks that take turns.
 
-    A `UsageError` says that the work cannot be done, an `Incomparable` one that `theirs` cannot.
+    Raises:
+        Incomparable: if `theirs` cannot do the work.
+        UsageError: if `ours` cannot.
     """
     command = [sys.executable, str(SERVE), name]
     with closing(Server(command, ours)) as first, closing(Server(command, theirs)) as second:
@@ -102,10 +104,11 @@ def _pace(runner: Runner) -> float:
 def ratio(first: Float[np.ndarray, " rounds"], second: Float[np.ndarray, " rounds"]) -> Ratio:
     """Return the ratio of two speeds that took turns: the median over turns and its interval.
 
-    A turn is two rounds, ABBA, and its value their geometric mean: what steadily gets slower
-    cancels. Under any distribution, the number of turns below the true median is binomial, so two
-    ranks enclose it with at least 95 % probability. Fewer than six turns give an unbounded
-    interval.
+    A turn is two rounds, ABBA, and its value their geometric mean. The order within a round, and a
+    machine that steadily gets slower, cancel within a turn. Under any distribution, the number of
+    turns below the true median is binomial, so two ranks enclose the median with at least 95 %
+    probability. A few disturbed blocks, however bad, move neither. Fewer than six turns give an
+    unbounded interval.
     """
     logs = np.log(first / second)
     turns = np.sort(logs[: len(logs) // 2 * 2].reshape(-1, 2).mean(1))
@@ -126,8 +129,12 @@ def judge_against(revision: str, names: Sequence[str]) -> Iterator[Finding]:
     """Compare this tree with another commit, in a temporary copy of it.
 
     A workload that seems slower is measured again by processes started anew, and alarms if it does
-    so `STARTS` times; one that the other commit cannot do is skipped. If no file that the workloads
-    run differs, nothing is measured.
+    so `STARTS` times. Work that the other commit cannot do (it may lack the function) is skipped in
+    one line. If no file that the workloads run differs, nothing is measured.
+
+    Raises:
+        UsageError: for a revision that git does not know, an unknown workload, or one that this
+            tree cannot do.
     """
     workloads.check_names(names, workloads.WORKLOADS)
     with other_tree(revision) as tree:
@@ -148,7 +155,11 @@ def judge_against(revision: str, names: Sequence[str]) -> Iterator[Finding]:
 
 @contextmanager
 def other_tree(revision: str) -> Iterator[Path]:
-    """Unpack a commit of this repository into a temporary folder; a `UsageError` without it."""
+    """Unpack a commit of this repository into a temporary folder.
+
+    Raises:
+        UsageError: for a revision that git does not know.
+    """
     try:
         content = _git("archive", revision)
     except (OSError, subprocess.CalledProcessError):

@@ -221,7 +221,11 @@ def check_names(names: Sequence[str], known: Collection[str], what: str = "workl
 
 
 def build(names: Sequence[str]) -> dict[str, Work]:
-    """Build workloads by name; a `UsageError` for an unknown one."""
+    """Build workloads by name.
+
+    Raises:
+        UsageError: for an unknown name.
+    """
     check_names(names, WORKLOADS)
     hardware.use_threads(1)
     works = {}
@@ -289,7 +293,10 @@ def _unroll(config: UnrollConfig, spaces: Spaces) -> Unroll:
 def _filled_replay(
     config: acer.Config | acer_continuous.Config, spaces: Spaces, behaviour: np.ndarray
 ) -> UnrollReplay:
-    """Return a replay of random steps, of which few end episodes; `behaviour` is `[N, D]`."""
+    """Return a replay of random steps, of which few end episodes.
+
+    The policy that acts is always `behaviour`, `[N, D]`.
+    """
     replay = UnrollReplay(spaces, config, behaviour.shape[1], CPU)
     draws, size = np.random.default_rng(0), config.num_envs
     replay.put_first_obs(_observations(draws, size, spaces))

@@ -1,7 +1,7 @@
 """Runs' folders as bytes, to carry them between machines that share no disk.
 
-They are read after a checkpoint: whenever a machine dies, the folder that was written is one that
-the agent could have left itself, from which the run resumes exactly.
+They are read after a checkpoint. Whenever a machine dies, the folder that was written is one that
+the agent could have left itself: it can be read, and the run resumes from it exactly.
 """
 
 import contextlib

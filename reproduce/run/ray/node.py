@@ -1,8 +1,8 @@
 """The part of a launch that runs on a node of a Ray cluster: an agent's own command.
 
-A node needs only the project's Python environment: the driver sends the code. Where the node shares
-the disk with the runs, the agent writes there; elsewhere into a temporary folder, and its runs are
-sent back after each checkpoint and in the end.
+A node needs only the project's Python environment: the driver sends this code, the agents' and the
+suite's. Where the node shares the disk with the runs, the agent writes there; elsewhere it writes
+into a temporary folder, and its runs are sent back after each checkpoint and in the end.
 """
 
 import sys

@@ -1,6 +1,8 @@
-"""Beyond one machine: every group is a Ray task, which runs the agent's own command (`node.py`).
+"""Beyond one machine: every group is a Ray task.
 
-`docs/robust.md` shows how. If a node is lost, its groups resume elsewhere from the last checkpoint.
+`docs/robust.md` shows how. A task runs the agent's own command on a node (`node.py`), which writes
+into the driver's folder of runs where the disk is shared; else the runs arrive here after each
+checkpoint. If a node is lost, its groups resume elsewhere from the last one.
 """
 
 import contextlib
@@ -265,7 +267,10 @@ class _RayAgent:
         _internal_kv_put(self._name, b"end")
 
     def kill(self, grace_seconds: float = 0.0) -> None:
-        """Stop the agent after the grace time, in which its last files arrive, or its worker."""
+        """Stop the agent; if it does not stop, end the Ray worker that runs it.
+
+        An agent that runs has the grace time for its last files to arrive.
+        """
         import ray
 
         until = time.monotonic() + grace_seconds
