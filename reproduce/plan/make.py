@@ -1,6 +1,7 @@
 """Make a plan from a request, and a request of a plan: as a command, and as `plan.json`."""
 
 import dataclasses
+import hashlib
 import itertools
 import math
 import re
@@ -28,6 +29,8 @@ from suite.settings.recorded import without_removed
 
 LARGEST = 100
 """Variants of one sweep."""
+LONGEST_NAME = 120
+"""Characters of a folder's name before it is shortened; file systems take 255."""
 THREADS = {
     "num_threads": "is 1 in every process",
     "env_threads": "is 1 in every process, and its share of the cores that no run keeps busy",
@@ -153,7 +156,10 @@ def variants_of(
 
 def folder_name(settings: Sequence[str]) -> str:
     """Return the name of a variant's runs folder: its settings."""
-    return ",".join(re.sub(r"[^\w.=+-]", "-", setting) for setting in settings)
+    name = ",".join(re.sub(r"[^\w.=+-]", "-", setting) for setting in settings)
+    if len(name) <= LONGEST_NAME:
+        return name
+    return f"{name[:LONGEST_NAME]}-{hashlib.sha256(name.encode()).hexdigest()[:8]}"
 
 
 def _values(config: Any, setting: str) -> list[str]:

@@ -49,9 +49,12 @@ def test_a_sweep_is_the_product_of_the_values(
 
 
 def test_a_folder_is_named_by_all_settings() -> None:
-    """Whatever they hold."""
+    """Whatever they hold, within what a file system takes; two variants never share one."""
     assert folder_name(["gamma=0.9", "hidden_sizes=8,8"]) == "gamma=0.9,hidden_sizes=8-8"
     assert "/" not in folder_name(["gamma=../x"])
+    long = [f"gamma={'9' * 300}{i}" for i in range(2)]
+    assert len({folder_name([setting]) for setting in long}) == 2
+    assert max(len(folder_name([setting])) for setting in long) < 255
 
 
 NINES = [f"{name}={','.join('123456789')}" for name in ("tau", "batch_size", "log_interval")]
