@@ -169,6 +169,22 @@ def test_a_seed_has_the_same_bits_alone_and_beside_others() -> None:
         assert all(map(torch.equal, learned(together, i), learned(learner)))
 
 
+@pytest.mark.parametrize("separate", [True, False])
+def test_the_actors_last_layer_is_drawn_as_one_or_two(separate: bool) -> None:
+    """Each is orthogonal by itself, with the policy head's gain; a critic's layers have another."""
+    config = replace(TINY, initialisation="orthogonal", hidden_gain=2.0, policy_head_gain=0.1)
+    learner = sac.make_learner(replace(config, separate_heads=separate), 3, 2, CPU)
+    last = learner.actor.weights_of(0)["weight_2"]  # [16, 2 A]
+    for head in (last[:, :2], last[:, 2:]):
+        torch.testing.assert_close(head.T @ head, 0.01 * torch.eye(2))
+    assert torch.allclose(last.T @ last, 0.01 * torch.eye(4), atol=1e-6) != separate
+    for stack in (learner.actor, learner.critics):
+        first = stack.weights_of(0)["weight_0"]
+        torch.testing.assert_close(first @ first.T, 4 * torch.eye(len(first)), atol=1e-5, rtol=0)
+    norms = torch.stack([learner.critics.weights_of(0, k)["weight_2"].norm() for k in range(2)])
+    torch.testing.assert_close(norms, torch.full((2,), 2.0))
+
+
 def test_the_temperature_moves_the_entropy_to_its_target(
     scripted: type[ScriptedEnv], tmp_path: Path
 ) -> None:
