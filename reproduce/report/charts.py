@@ -7,7 +7,7 @@ hostile: plotly reads a little markup in texts, so every text of a frame is esca
 
 import functools
 import html
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -50,8 +50,7 @@ def curves_chart(curves: pd.DataFrame, remarks: Mapping[str, str]) -> Figure:
     options |= {"facet_col": "task", "facet_col_wrap": 3, "facet_col_spacing": 0.06}
     options |= {"facet_row_spacing": 0.3 / rows, "height": rows * PANEL + BESIDE + 70}
     options["category_orders"] = {"task": list(tasks)}
-    figure = _lines(frame, x="env_steps", **options)
-    times = _lines(frame, x="wall_time", **options)
+    figure = _lines(frame, x="env_steps", also=("wall_time",), **options)
     for title in figure.select_annotations():
         task = title.text.removeprefix("task=")
         said = _literal(tasks[task]).replace("\n", "<br>")
@@ -63,11 +62,14 @@ def curves_chart(curves: pd.DataFrame, remarks: Mapping[str, str]) -> Figure:
     figure.update_layout(
         dict.fromkeys((name.replace(".", "_") for name in titled), labels["steps"])
     )
-    buttons = []
-    for (name, label), drawn in zip(labels.items(), (figure, times), strict=True):
-        x: list[Any] = [trace.x.tolist() for trace in _traces(drawn)]
+    buttons, traces = [], _traces(figure)
+    steps = [trace.x.tolist() for trace in traces]
+    times = [trace.customdata[:, 3].tolist() for trace in traces]
+    for (name, label), x in zip(labels.items(), (steps, times), strict=True):
         args = [{"x": x}, dict.fromkeys(titled, label)]
         buttons.append({"label": name, "method": "update", "args": args})
+    for trace in traces:
+        trace.customdata = trace.customdata[:, :3]
     place = {"x": 0.0, "y": 1 + 45 / (rows * PANEL), "xanchor": "left", "yanchor": "bottom"}
     look = {"bgcolor": "#CBD3DA", "font": {"color": "#1D2329"}}  # in both themes
     menu = {"type": "buttons", "direction": "right", "buttons": buttons, **look, **place}
@@ -145,8 +147,18 @@ def fragment(figure: Figure) -> markupsafe.Markup:
     return markupsafe.Markup(text).format(figure.layout.height, data)
 
 
-def _lines(frame: pd.DataFrame, x: str, y: str, band: str = "± std", **options: Any) -> Figure:
-    """Return lines of means, thin ones of seeds, and areas between lower and upper."""
+def _lines(
+    frame: pd.DataFrame,
+    x: str,
+    y: str,
+    band: str = "± std",
+    also: Sequence[str] = (),
+    **options: Any,
+) -> Figure:
+    """Return lines of means, thin ones of seeds, and areas between lower and upper.
+
+    Data of a line are seed, lower and upper end, and the columns `also`.
+    """
     colours, dashes = frames.looks(frame)
     bands = frame.dropna(subset="lower").assign(kind="band")
     ends = [bands.assign(**{y: bands["upper"]}), bands.iloc[::-1].assign(**{y: bands["lower"]})]
@@ -158,7 +170,7 @@ def _lines(frame: pd.DataFrame, x: str, y: str, band: str = "± std", **options:
     each = rows.drop_duplicates("line").set_index("line")
     options |= {"color_discrete_map": dict(each["colour"]), "line_dash_map": dict(each["dash"])}
     options |= {"color": "line", "line_dash": "line", "line_group": "seed", "render_mode": "svg"}
-    figure = px.line(rows, x=x, y=y, custom_data=["seed", "lower", "upper"], **options)
+    figure = px.line(rows, x=x, y=y, custom_data=["seed", "lower", "upper", *also], **options)
     hover = {"seed": "%{y:,.4~g} (seed %{customdata[0]})", "band": None, "bare": "%{y:,.4~g}"}
     hover["mean"] = "%{y:,.4~g} [%{customdata[1]:,.4~g}, %{customdata[2]:,.4~g}]"
     styles: dict[str, Any] = {"seed": {"line_width": 1, "opacity": 0.5}, "mean": {"line_width": 2}}
