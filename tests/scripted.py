@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from suite.envs.vector_env import Spaces, Step
+from suite.envs.vector_env import NO_PARTS, Spaces, Step
 
 LENGTH = 8
 
@@ -15,7 +15,7 @@ class ScriptedEnv:
 
     Takes the place of `VectorEnv`. An observation is the time, from 0 to 1. With the reset
     `next_step` the action after an end is ignored; its row holds rewards that no agent may learn
-    from.
+    from. Parts of a reward are itself and its half.
     """
 
     spaces = Spaces((1,), 2)
@@ -34,7 +34,7 @@ class ScriptedEnv:
         reward_parts: bool = False,
     ) -> None:
         self.shape = self.num_seeds, self.num_envs = env_seeds.shape
-        self._same_step, self._time = reset == "same_step", 0
+        self._same_step, self._parted, self._time = reset == "same_step", reward_parts, 0
         continuous = self.spaces.continuous
         self.action_shape = (self.spaces.num_outputs,) if continuous else ()
         self.num_actions, self.obs_shape = self.spaces.num_outputs, self.spaces.obs_shape
@@ -85,6 +85,7 @@ class ScriptedEnv:
             episode_ends=ends,
             episode_returns=np.full(self.shape, float(LENGTH)),
             episode_lengths=np.full(self.shape, LENGTH),
+            reward_parts=np.stack([rewards, rewards / 2], -1) if self._parted else NO_PARTS,
         )
 
     def _obs(self, time: int) -> np.ndarray:

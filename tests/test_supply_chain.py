@@ -97,7 +97,12 @@ def test_what_is_installed_was_pinned_by_its_hash(target: str) -> None:
 
 @pytest.mark.parametrize("name", EXTRAS)
 def test_every_dependency_is_pinned_by_hash(name: str) -> None:
-    """A changed pyproject.toml needs `make lock`; another file may pin no other version."""
+    """A changed pyproject.toml needs `make lock`; another file may pin no other version.
+
+    Weights & Biases is installed for its tests only.
+    """
+    peers = pyproject()["dependency-groups"]["peers"]
+    assert {canonicalize_name(Requirement(line).name) for line in peers} <= pins("peers").keys()
     pinned = pins(name)
     for extra in (None, *EXTRAS[name]):
         for requirement in asked(extra):
@@ -106,12 +111,8 @@ def test_every_dependency_is_pinned_by_hash(name: str) -> None:
                 assert version, f"{requirement} is not pinned: make lock"
                 assert requirement.specifier.contains(version), f"{requirement}, not {version}"
     assert pinned.items() <= pins("dev").items() or name == "tracking"
+    assert ("wandb" in pinned, "tensorboard" in pinned) == (name == "tracking",) * 2
     assert not {p for p in pinned.keys() & pins("dev") if pinned[p] != pins("dev")[p]}
-
-
-def test_the_libraries_that_we_compare_with_are_pinned_by_hash() -> None:
-    for line in pyproject()["dependency-groups"]["peers"]:
-        assert canonicalize_name(Requirement(line).name) in pins("peers")
 
 
 @pytest.mark.parametrize("name", [*EXTRAS, "peers"])
@@ -119,8 +120,3 @@ def test_pins_bring_no_build_of_torch(name: str) -> None:
     """It comes alone, from an index of choice: that of CI has no packages of CUDA."""
     brought = {p for p in pins(name) if re.match(r"torch$|triton|nvidia-|cuda-", p)}
     assert brought <= {"nvidia-ml-py"}  # which reads a GPU's state
-
-
-def test_weights_and_biases_is_installed_for_its_tests_only() -> None:
-    assert "wandb" in pins("tracking")
-    assert not {"wandb", "tensorboard"} & (pins("dev").keys() | pins("base").keys())

@@ -47,11 +47,6 @@ def assert_same_weights(stack: Stack, member: int, slow: torch.nn.Module) -> Non
     torch.testing.assert_close(ours, vector(slow), atol=1e-6, rtol=1e-5)
 
 
-def rates(each: float) -> dict[str, Any]:
-    """Return one step size for all."""
-    return {f"{name}_learning_rate": each for name in ("actor", "critic", "alpha")}
-
-
 def random_batch(
     generator: torch.Generator, seeds: int, size: int, obs: int, act: int, parts: int = 1
 ) -> Batch:

@@ -154,14 +154,16 @@ def slow_outputs(network: Any, average: Any, batch: Any, memory: Tensor) -> list
     return [each.unflatten(0, (-1, num_envs)) for each in outputs]
 
 
-def slow_gradient(config: Any, network: Any, average: Any, batch: Any, memory: Any) -> Tensor:
-    """The gradient of one update, row by row from the paper's equations, by autograd."""
+def slow_update(
+    config: Any, network: Any, average: Any, batch: Any, memory: Any
+) -> tuple[Tensor, Tensor]:
+    """Gradient and diagnostics of an update, row by row from the paper's equations, by autograd."""
     steps, num_envs = batch.rewards.shape
     logits, q_values, average_logits = slow_outputs(network, average, batch, memory)
     num_actions = logits.shape[-1]
     values = (logits.softmax(-1) * q_values).sum(-1).detach()
     num_rows = batch.valid.sum() if config.loss_reduction == "mean" else 1.0
-    loss = torch.zeros((), dtype=torch.float64)
+    loss, rows = torch.zeros((), dtype=torch.float64), []
 
     def ratios(t: int, i: int) -> Tensor:  # pi(a|x) / mu(a|x)
         return logits[t, i].softmax(-1).detach() / batch.behaviour[t, i].exp()
@@ -198,20 +200,23 @@ def slow_gradient(config: Any, network: Any, average: Any, batch: Any, memory: A
             if config.entropy_in_trust_region:
                 objective = objective + bonus
             (g,) = torch.autograd.grad(objective, phi, retain_graph=True)
-            z = g
+            slow, z = average_logits[t, i].softmax(-1), g
+            divergence = (slow * (slow.log() - f.log())).sum()  # KL(average || policy)
             if config.trust_region_delta is not None:
-                slow = average_logits[t, i].softmax(-1)
-                divergence = (slow * (slow.log() - f.log())).sum()  # KL(average || policy)
                 (k,) = torch.autograd.grad(divergence, phi, retain_graph=True)
                 excess = (k @ g - config.trust_region_delta) / (k @ k)  # Eq. (12)
                 z = g - max(0.0, float(excess)) * k
+            norms = g.norm(), z.norm()
             if not config.entropy_in_trust_region:
                 z = z + torch.autograd.grad(bonus, phi)[0]
             error = target(t, i, True) - q_values[t, i, a]
+            seen = [0.5 * error**2, q_values[t, i, a], values[t, i], -(pi * pi.log()).sum()]
+            seen += [divergence, (rho[a] > c).double(), *norms]
+            rows.append(torch.stack(seen).detach())
             loss = loss - config.policy_coef * (z @ out) / num_rows
             loss = loss + config.q_coef * 0.5 * error**2 / num_rows
     gradients = torch.autograd.grad(loss, list(network.parameters()))
-    return torch.cat([gradient.flatten() for gradient in gradients])
+    return torch.cat([gradient.flatten() for gradient in gradients]), torch.stack(rows).mean(0)
 
 
 UPDATES: list[dict[str, Any]] = [
@@ -235,7 +240,7 @@ UPDATES: list[dict[str, Any]] = [
 
 @pytest.mark.parametrize("settings", UPDATES, ids=str)
 def test_an_update_is_what_the_equations_say(settings: dict[str, Any]) -> None:
-    """Gradient of all weights and the average policy, in float64, with ends inside the unroll."""
+    """Gradient, diagnostics and the average policy, in float64, with ends inside the unroll."""
     carried = settings.get("carried", True)
     settings = {name: each for name, each in settings.items() if name != "carried"}
     config = replace(TINY, **(ACER_UPDATE | settings))
@@ -244,31 +249,9 @@ def test_an_update_is_what_the_equations_say(settings: dict[str, Any]) -> None:
     learner = make_exact(config, network)
     memory = torch.randn(4, 2 * config.lstm_size, generator=torch.Generator().manual_seed(5))
     memory = memory.double() * carried
-    expected = slow_gradient(config, network, learner.average_policy, batch, memory)
+    expected = slow_update(config, network, learner.average_policy, batch, memory)
     given = learner, config, batch, 0.1, memory if carried else None
-    check_update(learner, network.actor, config, expected, partial(acer.update, *given))
-
-
-def test_diagnostics_are_what_they_are_called() -> None:
-    """Of one state: divergence, entropy, values, the truncated share, and both norms."""
-    config = replace(TINY, unroll_length=1, clip_rho_threshold=2.0, trust_region_delta=0.1)
-    policy, average = torch.tensor([0.7, 0.2, 0.1]), torch.tensor([0.2, 0.3, 0.5])
-    q_values = torch.tensor([3.0, 1.0, -1.0])
-    batch = one_row(0, [0.1, 0.8, 0.1], rewards=5.0, discounts=0.0)
-    rows = acer.learning_signals(
-        config,
-        batch,
-        policy.log().expand(2, 1, 3),
-        q_values.expand(2, 1, 3),
-        average.log().view(1, 1, 3),
-    ).diagnostics[:, 0, 0]
-    seen = dict(zip(acer.METRICS, rows.tolist(), strict=False))
-    assert seen["q_loss"] == pytest.approx(0.5 * (5 - 3) ** 2)
-    assert (seen["q_value"], seen["value"]) == pytest.approx((3.0, 2.2))
-    assert seen["entropy"] == pytest.approx(float(-(policy * policy.log()).sum()))
-    assert seen["kl"] == pytest.approx(float((average * (average / policy).log()).sum()))
-    assert seen["truncated_share"] == 1.0
-    assert seen["projected_gradient_norm"] <= seen["statistics_gradient_norm"]
+    check_update(learner, network.actor, config, *expected, partial(acer.update, *given))
 
 
 def log_probs_of(network: Any, batch: Any, memory: Any) -> Tensor:

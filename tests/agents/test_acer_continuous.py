@@ -50,10 +50,6 @@ def draw(seed: int, *shape: int) -> Tensor:
     return torch.from_numpy(np.random.default_rng(seed).normal(size=shape))
 
 
-def distribution(gaussian: acer.Gaussian) -> Independent:
-    return Independent(Normal(gaussian.means, gaussian.log_stds.exp()), 1)
-
-
 # Stochastic duelling network
 
 
@@ -138,13 +134,13 @@ def slow_features(policy: Any, batch: Any, memory: Tensor) -> Tensor:
     return slow_lstm(policy.lstm.lstm, batch.obs, None, memory, batch)
 
 
-def slow_gradient(
+def slow_update(
     config: Any, network: Any, average: Any, batch: Any, noise: Tensor, memory: Tensor
-) -> Tensor:
-    """The gradient of one update, row by row from the paper's equations, by autograd."""
+) -> tuple[Tensor, Tensor]:
+    """Gradient and diagnostics of an update, row by row from the paper's equations, by autograd."""
     steps, size = batch.rewards.shape
     seen, slow_seen = (slow_features(each, batch, memory) for each in (network.policy, average))
-    num_rows, loss = batch.valid.sum(), torch.zeros((), dtype=torch.float64)
+    num_rows, loss, rows = batch.valid.sum(), torch.zeros((), dtype=torch.float64), []
 
     def normal(phi: Tensor) -> Independent:
         return Independent(Normal(phi[:3], phi[3:].exp()), 1)
@@ -195,23 +191,28 @@ def slow_gradient(
             objective = objective + share * better * normal(phi).log_prob(b)
             (g,) = torch.autograd.grad(objective, phi)
             slow = normal(statistics(config, average, slow_seen[t, i]))
-            (k,) = torch.autograd.grad(kl_divergence(slow, normal(phi)), phi)
+            divergence = kl_divergence(slow, normal(phi))
+            (k,) = torch.autograd.grad(divergence, phi)
             if config.std == "fixed":
                 g, k, out = g[:3], k[:3], out[:3]
             z = g
             if config.trust_region_delta is not None:
                 excess = (k @ g - config.trust_region_delta) / (k @ k)  # Eq. (12)
                 z = g - max(0.0, float(excess)) * k
+            norms = g.norm(), z.norm()
             if config.std != "fixed":
                 bonus = config.entropy_coef * normal(phi).entropy()
                 z = z + torch.autograd.grad(bonus, phi)[0]
             q, q_retrace = q_value(t, i, a), target(t, i, True)
             better_value = (min(1.0, ratio(t, i, a)) * (q_retrace - q) + v).detach()  # Eq. (14)
+            row = [0.5 * (q_retrace - q) ** 2, 0.5 * (better_value - v) ** 2, q, v]
+            row += [normal(phi).entropy(), divergence, v.new_tensor(ratio(t, i, a) > c), *norms]
+            rows.append(torch.stack(row).detach())
             loss = loss - (z @ out) / num_rows
             loss = loss + config.q_coef * 0.5 * (q_retrace - q) ** 2 / num_rows
             loss = loss + config.value_coef * 0.5 * (better_value - v) ** 2 / num_rows
     gradients = torch.autograd.grad(loss, list(network.parameters()))
-    return torch.cat([gradient.flatten() for gradient in gradients])
+    return torch.cat([gradient.flatten() for gradient in gradients]), torch.stack(rows).mean(0)
 
 
 UPDATES: list[dict[str, Any]] = [
@@ -229,7 +230,7 @@ UPDATES: list[dict[str, Any]] = [
 
 @pytest.mark.parametrize("settings", UPDATES, ids=str)
 def test_an_update_is_what_the_equations_say(settings: dict[str, Any]) -> None:
-    """Gradient of all weights and the average policy, in float64, with ends inside the unroll."""
+    """Gradient, diagnostics and the average policy, in float64, with ends inside the unroll."""
     carried = settings.get("carried", True)
     settings = {name: each for name, each in settings.items() if name != "carried"}
     config = replace(TINY, **(ACER_UPDATE | settings))
@@ -238,34 +239,10 @@ def test_an_update_is_what_the_equations_say(settings: dict[str, Any]) -> None:
     learner = make_exact(config)
     memory = draw(6, config.num_envs, 2 * config.lstm_size) * carried
     policies = learner.network, learner.average_policy
-    expected = slow_gradient(config, *policies, batch, noise, memory)
+    expected = slow_update(config, *policies, batch, noise, memory)
     given = learner, config, batch, noise, 0.1, memory if carried else None
     update = partial(acer.update, *given)
-    check_update(learner, learner.network.policy, config, expected, update)
-
-
-def test_diagnostics_are_what_they_are_called() -> None:
-    """Of one state: divergence, entropy, values, errors, the truncated share, and both norms."""
-    config = replace(TINY, unroll_length=1, clip_rho_threshold=2.0, trust_region_delta=0.1)
-    behaviour, policy, average = (
-        acer.Gaussian(torch.full((1, 1, 2), mean), torch.full((1, 1, 2), -1.0))
-        for mean in (-0.5, 0.5, 0.3)
-    )
-    ones = torch.ones(1, 1)
-    given = torch.zeros(2, 1, 4), policy.means, torch.cat(behaviour, -1)
-    batch = Transitions(*given, 5 * ones, 0 * ones, 0 * ones, ones, ones)
-    values, q_values = torch.tensor([[2.0], [9.0]]), torch.tensor([[[3.0]], [[7.0]]])
-    others = behaviour, policy, average, values, torch.full((1, 1, 2), 0.4), q_values
-    signals = acer.learning_signals(config, batch, *others)
-    seen = dict(zip(acer.METRICS, signals.diagnostics[:, 0, 0].tolist(), strict=False))
-    assert signals.value_targets.item() == pytest.approx(2 + (5 - 3))  # a ratio beyond 1
-    assert seen["q_loss"] == seen["value_loss"] == pytest.approx(0.5 * (5 - 3) ** 2)
-    assert (seen["q_value"], seen["value"]) == pytest.approx((3.0, 2.0))
-    assert seen["entropy"] == pytest.approx(float(distribution(policy).entropy()))
-    divergence = kl_divergence(distribution(average), distribution(policy))
-    assert seen["kl"] == pytest.approx(float(divergence), rel=1e-5)
-    assert seen["truncated_share"] == 1.0
-    assert seen["projected_gradient_norm"] <= seen["statistics_gradient_norm"]
+    check_update(learner, learner.network.policy, config, *expected, update)
 
 
 @pytest.mark.parametrize("clip_rho_threshold", [5.0, None])

@@ -37,10 +37,6 @@ from tests.slow_lstm import slow_unroll
 TINY = tiny("impala")
 
 
-def weights(learner: impala.Learner | a2c.Learner) -> Tensor:
-    return learner.optimiser.weights.vector
-
-
 # Losses and updates
 
 
@@ -103,13 +99,14 @@ def test_on_policy_an_update_is_that_of_a2c() -> None:
     )
     learner = impala.make_learner(config, CONTROL, CPU)
     theirs = a2c.make_learner(theirs_config, CONTROL, CPU)
-    assert torch.equal(weights(learner), weights(theirs))
+    ours, others = learner.optimiser.weights.vector, theirs.optimiser.weights.vector
+    assert torch.equal(ours, others)
     batch = random_transitions(config, CONTROL, 0)
     with torch.no_grad():
         log_probs, *_ = a2c.evaluate_actions(theirs.network, batch.obs[:-1], batch.actions)
     impala.update(learner, config, batch._replace(behaviour=log_probs), 1e-2)
     a2c.update(theirs, theirs_config, batch, 1e-2)
-    torch.testing.assert_close(weights(learner), weights(theirs), atol=2e-5, rtol=1e-4)
+    torch.testing.assert_close(ours, others, atol=2e-5, rtol=1e-4)
 
 
 def test_diagnostics_are_those_of_valid_rows() -> None:

@@ -228,17 +228,3 @@ def test_a_policy_period_compensates_only_if_asked(tmp_path: Path) -> None:
         learner, _ = train(config, tmp_path / str(compensate))
         counts.append(int(next(iter(learner.actor_optimiser.state.values()))["step"]))
     assert counts == [20, 10]
-
-
-@pytest.mark.gpu
-@pytest.mark.parametrize("seeds", [(1,), (1, 2)])
-def test_a_gpu_learns_from_graphs_what_it_learns_from_kernels(
-    seeds: tuple[int, ...], tmp_path: Path
-) -> None:
-    """The same weights to 1e-5 after 100 updates, in both phases of an actor that learns seldom."""
-    config = replace(TINY, seeds=seeds, env_steps=140, learning_starts=40, policy_period=2)
-    config = replace(config, device="cuda")
-    plain, _ = train(replace(config, cuda_graphs=False), tmp_path / "plain")
-    graphs, _ = train(config, tmp_path / "graphs")
-    for ours, theirs in zip(learned(graphs), learned(plain), strict=True):
-        torch.testing.assert_close(ours, theirs, atol=1e-5, rtol=1e-5)

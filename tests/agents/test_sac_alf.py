@@ -15,7 +15,7 @@ from agents import sac_alf
 from suite import session
 from suite.envs.vector_env import Spaces
 from suite.resume.checkpoint import read_policy
-from tests.agents.alf import assert_same_weights, descend, plain_learner, random_batch, rates
+from tests.agents.alf import assert_same_weights, descend, plain_learner, random_batch
 from tests.agents.trainings import ALF_OPTIONS, CPU, same, tiny, train
 from tests.perceptrons import linear
 from tests.scripted import ScriptedEnv
@@ -160,34 +160,6 @@ def test_updates_with_all_options_equal_plain_autograd(clip: float | None) -> No
 
 
 # Semantics
-
-
-def test_values_of_parts_are_those_of_their_rewards(
-    tmp_path: Path, scripted: type[ScriptedEnv], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A time limit bootstraps: a part that pays 1 a step is worth 2 at gamma 1/2, one of 3 is 6."""
-    recv, scripted.spaces = ScriptedEnv.recv, Spaces.vectors(1, 1)
-
-    def recv_parts(env: ScriptedEnv) -> Any:
-        step = recv(env)
-        return step._replace(reward_parts=np.stack([step.rewards, 3 * step.rewards], -1))
-
-    monkeypatch.setattr(ScriptedEnv, "recv", recv_parts)
-    config = replace(
-        TINY,
-        task="Reacher-v4",
-        reward_weights=(0.5, 0.5),
-        entropy_in_target=False,
-        env_steps=250,
-        gamma=0.5,
-        **rates(1e-2),
-        tau=0.05,
-    )
-    learner, _ = train(config, tmp_path)
-    inputs = torch.cat([torch.rand(1, 50, 1), torch.zeros(1, 50, 1)], -1)
-    obs, actions = inputs.split(1, -1)
-    q_values = learner.q_values(learner.critics, obs, actions).detach()[0].mean((0, 2, 3))
-    assert q_values.tolist() == pytest.approx([2.0, 6.0], rel=0.1)
 
 
 # Training on the task

@@ -15,26 +15,19 @@ from agents import sac_discrete as sac
 from suite.envs.vector_env import Spaces
 from suite.resume.checkpoint import read_policy
 from suite.step_replay import StepBatch
+from tests.agents import trainings
 from tests.agents.trainings import CPU, module_of, tiny, train
 from tests.perceptrons import linear
 
-VECTORS, FRAMES = Spaces((3,), 4), Spaces((4, 84, 84), 6)
+VECTORS = Spaces((3,), 4)
 TINY = tiny("sac_discrete")
 
 
-def random_batch(seed: int, seeds: int, size: int, spaces: Spaces) -> StepBatch:
-    rng = np.random.default_rng(seed)
-
-    def draw(*shape: int) -> Tensor:
-        return torch.from_numpy(rng.standard_normal(shape).astype(np.float32))
-
-    return StepBatch(
-        obs=draw(seeds, size, *spaces.obs_shape),
-        actions=torch.from_numpy(rng.integers(0, spaces.num_outputs, (seeds, size))),
-        rewards=draw(seeds, size),
-        terminations=(draw(seeds, size) > 0.8).float(),
-        next_obs=draw(seeds, size, *spaces.obs_shape),
-    )
+def random_batch(seed: int, seeds: int, size: int) -> StepBatch:
+    """Return transitions with numbers of actions."""
+    generator = torch.Generator().manual_seed(seed)
+    obs, _, *outcomes, _ = trainings.random_batch(generator, seeds, size, 3, 0)
+    return StepBatch(obs, torch.randint(0, 4, (seeds, size), generator=generator), *outcomes)
 
 
 # Mathematics
@@ -95,7 +88,7 @@ def test_an_update_equals_plain_autograd_and_adam(
     with torch.no_grad():  # else targets and critics agree
         for parameter in learner.target_critics.parameters():
             parameter.mul_(0.9)
-    batch = random_batch(1, 1, 8, VECTORS)
+    batch = random_batch(1, 1, 8)
     critics = [linear(learner.critics, 0, k) for k in range(2)]
     slow = [linear(learner.target_critics, 0, k) for k in range(2)]
     actor = linear(learner.actor, 0, 0) if learner.actor is not None else None
@@ -154,11 +147,11 @@ def test_an_update_equals_plain_autograd_and_adam(
 
 
 def test_target_copies_follow_once_a_period_and_a_kept_temperature_stays() -> None:
-    """Rate 1: after two updates the copies are the critics; of frames, too."""
+    """Rate 1: after two updates the copies are the critics."""
     config = replace(TINY, seeds=(1, 2), learn_alpha=False, target_period=2)
-    learner = sac.make_learner(config, FRAMES, CPU)
+    learner = sac.make_learner(config, VECTORS, CPU)
     for number in range(4):
-        sac.update(learner, config, random_batch(number, 2, 4, FRAMES), number)
+        sac.update(learner, config, random_batch(number, 2, 4), number)
         both = learner.critics.parameters(), learner.target_critics.parameters()
         assert all(map(torch.equal, *both)) == (number % 2 == 1)
     assert learner.log_alpha.tolist() == [0.0, 0.0]

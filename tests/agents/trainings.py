@@ -237,18 +237,24 @@ ACER_UPDATE: dict[str, Any] = {
 
 
 def check_update(
-    learner: Any, policy: Any, config: Any, expected: Tensor, update: Callable[[], Tensor]
+    learner: Any,
+    policy: Any,
+    config: Any,
+    expected: Tensor,
+    diagnostics: Tensor,
+    update: Callable[[], Tensor],
 ) -> None:
-    """Check an update of ACER: norm, clipped gradient, the step of 0.1, then the average policy's.
+    """Check an update of ACER: diagnostics, clipped gradient, step of 0.1, the average policy's.
 
     theta_a <- alpha theta_a + (1 - alpha) theta.
     """
-    exact, norm = learner.optimiser, float(expected.norm())
+    exact, norm = learner.optimiser, expected.norm()
     before, average = exact.weights.vector.clone(), learner.average_policy
     slow = [p.clone() for p in average.parameters()]
-    assert abs(update()[-1] - norm) < 1e-6 * norm
+    seen = torch.cat([diagnostics, norm.view(1)])
+    torch.testing.assert_close(update(), seen, rtol=1e-6, atol=1e-9)
     if config.max_gradient_norm is not None:
-        expected = expected * min(1.0, config.max_gradient_norm / norm)
+        expected = expected * min(1.0, config.max_gradient_norm / float(norm))
     torch.testing.assert_close(exact.seen, expected, rtol=1e-6, atol=1e-9)
     torch.testing.assert_close(exact.weights.vector, before + 0.1)
     for new, old, fast in zip(average.parameters(), slow, policy.parameters(), strict=True):

@@ -19,6 +19,7 @@ from suite.envs.gymnasium_pool import describe
 from suite.envs.tasks import Task, find_task
 from suite.envs.vector_env import Spaces, VectorEnv
 from suite.settings.command_line import read_command_line
+from tests.messages import refused
 
 HERE = "tests.suite.envs.elsewhere"
 FROM = f"--task-from={HERE}"
@@ -42,33 +43,22 @@ def test_a_task_without_a_row_is_read_from_its_registration() -> None:
 
 
 @pytest.mark.parametrize(
-    ("flags", "message"),
+    "flags",
     [
-        (f"{FROM}:Tap-v0", rf"^{HERE} registers no 'Tap-v0'; did you mean Tape-v0\?$"),
-        (f"{FROM}:Endless-v0", "no time limit: register it with max_episode_steps$"),
-        (f"{FROM}:Named-v0", "observations Dict, .*gymnasium.wrappers.FlattenObservation$"),
-        (f"{FROM}:Frames-v0", r"observations Box\(96, 96, 3\), not vectors"),
-        (f"{FROM}:Several-v0", r"actions MultiDiscrete\(2,\): .* Discrete, a Box of"),
-        (f"{FROM}:Unbounded-v0", "finite bounds, or a Tuple of these two$"),
-        (f"{FROM}:Pairs-v0", r"actions Tuple: .* Discrete, a Box"),
-        (f"{FROM}:Matrix-v0", "a Box of one axis"),
-        (f"{FROM}:Broken-v0", "^cannot make .*Broken-v0: .*colour"),
-        ("--task-from=no.such:Tape-v0", r"cannot import no\.such .*: install it, or name"),
-        ("--task-from=CartPole-v1", "needs module:id, not 'CartPole-v1'"),
-        ("--task-from=gymnasium:", "needs module:id"),
-        (f"{FROM}:Tape-v0 --task=CartPole-v1", "either --task or --task-from"),
-        ("--task=:Tape-v1", r"gymnasium registers no 'Tape-v1'; did you mean Tape-v0\?$"),
+        *(f"{FROM}:{name}-v0" for name in ("Tap", "Endless", "Named", "Frames", "Several")),
+        *(f"{FROM}:{name}-v0" for name in ("Unbounded", "Pairs", "Matrix", "Broken")),
+        *("--task-from=no.such:Tape-v0", "--task-from=CartPole-v1", "--task-from=gymnasium:"),
+        *(f"{FROM}:Tape-v0 --task=CartPole-v1", "--task=:Tape-v1"),
     ],
 )
 def test_a_task_that_no_agent_can_do_is_refused_in_a_line(
-    flags: str, message: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    flags: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     """Whatever is wrong, the line says what to do, and no folder has been made."""
     monkeypatch.chdir(tmp_path)
     find_task(f"{HERE}:Tape-v0")
-    with pytest.raises(UsageError, match=message) as refusal:
+    with refused():
         a2c.main(flags.split())
-    assert "\n" not in str(refusal.value)
     assert not list(tmp_path.iterdir())
 
 

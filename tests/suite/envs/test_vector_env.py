@@ -224,14 +224,18 @@ def test_small_frames_show_the_same_game() -> None:
 )
 @BOTH_RESETS
 def test_a_group_of_seeds_equals_each_seed_alone(task: Task, reset: Reset) -> None:
-    """Seeds in one process are legitimate only if a neighbour's falls change no bit of a run."""
+    """Seeds in one process are legitimate only if a neighbour's falls change no bit of a run.
+
+    Nor does the number of threads, which finish in any order.
+    """
     env_seeds = environment_seeds([1, 2, 3], 2, "test")
     act = random_actions(VectorEnv(task, env_seeds))
     actions = np.array([act(np.empty(0)) for _ in range(60)])
 
     def tape(rows: slice) -> list[Step]:
         given = iter(actions[:, rows])
-        env = VectorEnv(task, env_seeds[rows], reset=reset)
+        threads = 3 if rows == slice(0, 3) else 1
+        env = VectorEnv(task, env_seeds[rows], reset=reset, num_threads=threads)
         return [step for *_, step in play(env, lambda obs: next(given), len(actions))]
 
     group = tape(slice(0, 3))
@@ -239,18 +243,6 @@ def test_a_group_of_seeds_equals_each_seed_alone(task: Task, reset: Reset) -> No
     for i in range(3):
         for ours, alone in zip(group, tape(slice(i, i + 1)), strict=True):
             assert_same_steps(Step(*(field[i : i + 1] for field in ours)), alone)
-
-
-@BOTH_RESETS
-def test_results_do_not_depend_on_the_number_of_threads(reset: Reset) -> None:
-    """Threads finish in any order; rows must not."""
-    tapes = []
-    for num_threads in (1, 3):
-        env_seeds = environment_seeds([1, 2], 4, "test")
-        env = VectorEnv(HOPPER, env_seeds, reset=reset, num_threads=num_threads)
-        tapes.append(play(env, random_actions(env), 50))
-    for one, two in zip(*tapes, strict=True):
-        assert_same_steps(one.step, two.step)
 
 
 # Actions

@@ -210,16 +210,10 @@ def test_every_damage_is_found(tmp_path: Path) -> None:
 
 
 def test_nothing_in_a_snapshot_is_run(tmp_path: Path) -> None:
-    """A pickle in the place of either file is bytes, not code."""
+    """A pickle in the place of tensors is bytes, not code, though the sums are right."""
     write_snapshot(tmp_path, Snapshot({}, {"tensor": torch.zeros(1)}))
     bait = tmp_path / "executed"
-    for path in list(tmp_path.iterdir()):
-        whole = path.read_bytes()
-        path.write_bytes(pickle.dumps(Bomb(bait)))
-        with pytest.raises(UsageError, match=r"^unreadable checkpoint in"):
-            read_snapshot(tmp_path)
-        path.write_bytes(whole)
-    bomb = pickle.dumps(Bomb(bait))  # a forger gives its sum, too
+    bomb = pickle.dumps(Bomb(bait))
     content = {"tensors": hashlib.sha256(bomb).hexdigest()}
     (tmp_path / f"tensors-{content['tensors'][:16]}.safetensors").write_bytes(bomb)
     seal = hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
