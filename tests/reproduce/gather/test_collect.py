@@ -177,21 +177,6 @@ def test_no_speed_without_two_rows_of_learning(num_rows: int, tmp_path: Path) ->
     assert collect.throughput(tmp_path / "nowhere") is None
 
 
-def test_only_runs_that_ended_give_scores(tmp_path: Path) -> None:
-    """Killed and crashed runs have evaluations in the window, and still no score."""
-    plan = plan_of(tmp_path, [1, 2, 3, 4, 5])
-    statuses = ["finished", "running", "failed", "diverged"]
-    for seed, status in enumerate(statuses, start=1):
-        record_run(plan, TASK, seed, {950: 10.0 * seed, 1000: 20.0 * seed}, status=status)
-    standard = {"task": TASK, "env_steps": 1000, "rule": "deterministic"}
-    finished, diverged = ({**standard, "seed": s, "score": v} for s, v in ((1, 15.0), (4, -7.0)))
-    assert recorded(plan)["scores"].to_dict("records") == [finished]
-    scores = recorded(plan, {}, {TASK: -7.0})["scores"]
-    assert scores.to_dict("records") == [finished, diverged]
-    curves = recorded(plan)["curves"]
-    assert curves.groupby("seed").size().to_dict() == {1: 2, 2: 2, 3: 2, 4: 2}
-
-
 def test_a_finished_run_without_a_score_counts_as_failed(tmp_path: Path) -> None:
     """A longer run evaluated at other steps has no score here: it says so, and none is lost."""
     plan = plan_of(tmp_path, [1, 2])
@@ -214,15 +199,15 @@ def test_a_machine_that_is_gone_runs_nothing(tmp_path: Path) -> None:
     assert recorded(plan)["runs"].status.tolist() == ["running", "interrupted"]
 
 
-def test_every_planned_run_has_one_row_whatever_became_of_it(tmp_path: Path) -> None:
-    """Runs that failed, or never began, are listed with what is known of them."""
+def test_every_planned_run_has_one_row_and_those_that_ended_have_a_score(tmp_path: Path) -> None:
+    """Killed and crashed runs have evaluations in the window, and still no score."""
     plan = plan_of(tmp_path, [1, 2, 3, 4, 5, 6])
-    statuses = ["finished", "diverged", "running", "failed"]
-    for seed, status in enumerate(statuses, start=1):
-        record_run(plan, TASK, seed, status=status)
+    for seed, status in enumerate(["finished", "diverged", "running", "failed"], start=1):
+        record_run(plan, TASK, seed, {950: 10.0 * seed, 1000: 20.0 * seed}, status=status)
     (plan.directory / TASK / "seed-5").mkdir()
     (plan.directory / TASK / "seed-5" / "run.json").write_text("{")
-    table = recorded(plan)["runs"]
+    tables = recorded(plan)
+    table = tables["runs"]
     assert tuple(table.columns) == COLUMNS["runs"]
     assert table[["seed", "status", "error", "log_tail"]].to_numpy().tolist() == [
         [1, "finished", "", ""],
@@ -234,6 +219,12 @@ def test_every_planned_run_has_one_row_whatever_became_of_it(tmp_path: Path) -> 
     ]
     assert table["command"][3] == f"python -m agents.sac --task {TASK} --seeds 4"
     assert table["cpu"][0] != ""
+    assert tables["curves"].groupby("seed").size().to_dict() == {1: 2, 2: 2, 3: 2, 4: 2}
+    standard = {"task": TASK, "env_steps": 1000, "rule": "deterministic"}
+    finished, diverged = ({**standard, "seed": s, "score": v} for s, v in ((1, 15.0), (2, -7.0)))
+    assert tables["scores"].to_dict("records") == [finished]
+    scores = recorded(plan, {}, {TASK: -7.0})["scores"]
+    assert scores.to_dict("records") == [finished, diverged]
 
 
 def test_the_time_of_a_step_is_read_between_two_recorded_lines(tmp_path: Path) -> None:

@@ -27,7 +27,7 @@ from reproduce.words import counted
 from suite.base.errors import UsageError
 from suite.settings.command_line import Parser
 from tests.gpus import with_gpus
-from tests.messages import refused
+from tests.messages import check, refused
 from tests.reproduce.conftest import record_run, reference
 
 HOUR = 3600.0
@@ -78,38 +78,31 @@ def test_a_copy_has_no_references_but_a_baseline() -> None:
     assert said.startswith("my_a2c has no references of its own, but --baseline")
 
 
-@pytest.mark.parametrize(
-    ("options", "says"),
-    [
-        (("sac", "classic", None, {}), "no curve judges these settings"),
-        (("sac", "mujoco", "paper", {"tasks": ["Ant-v4"]}), "nnabla_rl has nothing on this task"),
-        (
-            ("a2c", "classic", "rl_zoo", {"tasks": ["CartPole-v1"]}),
-            "the reference has a single run",
-        ),
-        (("a2c", "atari-7", "openai_baselines", {}), "the reference states no spread"),
-        (
-            ("a2c", "mujoco", None, {"env_steps": 100_000, "tasks": ["Hopper-v4"]}),
-            "tianshou_v3 has no score at this step; the nearest: 90,000 or 120,000",
-        ),
-        (
-            ("a2c", "mujoco", None, {"env_steps": 4_000_000, "tasks": ["Hopper-v4"]}),
-            "tianshou_v3 has no score at this step; the nearest: 3,000,000",
-        ),
-        (
-            ("sac", "dmc", "pytorch_sac", {"env_steps": 5_200, "tasks": ["WalkerWalk-v1"]}),
-            "pytorch_sac has no score at this step; the nearest: 20,000",
-        ),
-        (("sac", "mujoco", "jaxrl", {"num_seeds": 2, "tasks": ["Hopper-v4"]}), "2 of at least 3"),
-    ],
-)
-def test_a_plan_that_cannot_decide_says_why(options: Any, says: str, tmp_path: Path) -> None:
+def planned(words: str) -> Plan:
+    """What a command plans."""
+    parser = Parser()
+    add_flags(parser)
+    return make_plan(**vars(read_request(parser.parse(words.split()))))
+
+
+UNDECIDED = """
+sac classic
+sac mujoco --like paper --tasks Ant-v4
+sac mujoco --like jaxrl --tasks Hopper-v4 --num-seeds 2
+sac dmc --like pytorch_sac --tasks WalkerWalk-v1 --env-steps 5200
+a2c classic --like rl_zoo --tasks CartPole-v1
+a2c atari-7 --like openai_baselines
+a2c mujoco --tasks Hopper-v4 --env-steps 100000
+a2c mujoco --tasks Hopper-v4 --env-steps 4000000
+"""
+
+
+@pytest.mark.parametrize("words", UNDECIDED.split("\n")[1:-1])
+def test_a_plan_that_cannot_decide_says_why(words: str, tmp_path: Path) -> None:
     """No reference, a single run, no spread, a step outside the source's grid, too few seeds."""
-    agent, suite, source, more = options
-    plan = make_plan(agent, suite, source=source, device="cpu", runs_dir=tmp_path, **more)
-    rows = outlooks(plan)
+    rows = outlooks(planned(f"{words} --device cpu --runs-dir {tmp_path}"))
     assert all(row.obstacle and math.isnan(row.chance) for row in rows)
-    assert says in rows[0].obstacle
+    check(rows[0].obstacle, words)
 
 
 def test_a_plan_that_can_decide_says_how_probably(tmp_path: Path) -> None:
@@ -308,8 +301,5 @@ def test_a_plan_names_what_decides_the_tasks_that_it_does_not(tmp_path: Path) ->
     tasks = [line.partition(":")[0] for line in lines]
     assert tasks == ["Hopper-v4", "Walker2d-v4", "Ant-v4", "Humanoid-v4"]
     for line in lines:
-        words = line.partition("-m reproduce ")[2].split()
-        parser = Parser()
-        add_flags(parser)
-        asked = make_plan(**vars(read_request(parser.parse(words))))
-        assert f"{outlooks(asked)[0].chance:.0%} chance" in line
+        (row,) = outlooks(planned(line.partition("-m reproduce ")[2]))
+        assert f"{row.chance:.0%} chance" in line

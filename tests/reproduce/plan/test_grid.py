@@ -113,29 +113,23 @@ def test_only_what_changes_learning_makes_runs_differ(tmp_path: Path) -> None:
 
 
 def test_published_runs_count_unless_told_not_to(tmp_path: Path, published: Path) -> None:
-    """They are read where they are; with other settings, or too short, they are as if absent."""
-    plan = pendulum(tmp_path / "runs")
+    """They are read where they are; with other settings, or too short, they are as if absent.
+
+    One's own result is never replaced by the published; a shorter one of ours is no result.
+    """
+    plan = pendulum(tmp_path / "runs", [1, 2, 3, 4])
     place = published / "sac-classic" / "tuned"
     first = record_run(plan, TASK, 1, directory=place, env_steps=5000)
     record_run(plan, TASK, 2, directory=place, gamma=0.5)
     record_run(plan, TASK, 3, directory=place, env_steps=999)
-    assert statuses(plan) == ["finished", "planned", "planned"]
-    assert plan.runs()[0].directory == first
-    here = plan.directory / TASK
-    assert [run.directory for run in plan.runs()[1:]] == [here / "seed-2", here / "seed-3"]
+    record_run(plan, TASK, 4, directory=place)
+    record_run(plan, TASK, 1, env_steps=10)
+    ours, here = record_run(plan, TASK, 4), plan.directory / TASK
+    assert statuses(plan) == ["finished", "planned", "planned", "finished"]
+    expected = [first, here / "seed-2", here / "seed-3", ours]
+    assert [run.directory for run in plan.runs()] == expected
     assert seeds_to_run(plan) == [[2], [3]]
     assert seeds_to_run(pendulum(tmp_path / "runs", published=False)) == [[1], [2], [3]]
-
-
-def test_a_run_here_goes_before_a_published_one(tmp_path: Path, published: Path) -> None:
-    """One's own result is never replaced by the published; a shorter one of ours is no result."""
-    plan = pendulum(tmp_path / "runs", seeds=[1, 2])
-    for seed in (1, 2):
-        record_run(plan, TASK, seed, directory=published / "sac-classic" / "tuned")
-    ours = record_run(plan, TASK, 1)
-    record_run(plan, TASK, 2, env_steps=10)
-    assert [run.directory == ours for run in plan.runs()] == [True, False]
-    assert statuses(plan) == ["finished", "finished"]
 
 
 def test_groups_are_seeds_on_a_cpu_and_tasks_on_a_gpu(tmp_path: Path) -> None:

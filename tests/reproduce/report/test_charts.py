@@ -26,8 +26,12 @@ def traces(figure: Figure, name: str) -> list[Any]:
 
 
 def test_a_chart_holds_mean_band_seeds_and_times() -> None:
-    """Two seeds: their mean, the band of their deviation, each of them; over steps or times."""
-    frame = frames.learning_curves({"ours": TWO}, reference("A", [0, 400]))
+    """Two seeds: their mean, the band of their deviation, each of them; over steps or times.
+
+    The judge is on and every other source off, told apart by colours and dashes.
+    """
+    references = pd.concat([reference("A", [0, 400]), reference("A", [0, 40], "context")])
+    frame = frames.learning_curves({"ours": TWO}, references)
     figure: Any = charts.curves_chart(frame, {"A": "above"})
     (mean,), (band,) = traces(figure, "ours"), traces(figure, "ours: ± std")
     assert (mean.x.tolist(), mean.y.tolist()) == ([100, 200], [200, 400])
@@ -38,6 +42,10 @@ def test_a_chart_holds_mean_band_seeds_and_times() -> None:
     assert [seed.customdata[0][0] for seed in seeds] == ["1", "2"]
     (published,) = traces(figure, "reference: published")
     assert published.x.tolist() == [0, 200]  # cut at our last step
+    looks = [mean, published, *traces(figure, "another")]
+    assert [trace.visible for trace in looks] == [True, True, "legendonly"]
+    assert len({trace.line.color for trace in looks}) == 3
+    assert [trace.line.dash for trace in looks] == ["solid", "solid", "dash"]
     assert figure.layout.annotations[0].text == "<b>A</b><br>above"
     steps, times = figure.layout.updatemenus[0].buttons
     assert times.args[1]["xaxis.title.text"] == "seconds of wall time, ours alone"
@@ -46,17 +54,6 @@ def test_a_chart_holds_mean_band_seeds_and_times() -> None:
     ours, none = (times.args[0]["x"][place] for place in places)
     assert ours == [10, 20]  # seconds: the longest is below two minutes
     assert np.isnan(none).all()
-
-
-def test_the_judge_is_on_and_every_other_source_is_off() -> None:
-    """Each is told apart from ours by its colour, others by their dashes, too."""
-    references = pd.concat([reference("A", [0, 40]), reference("A", [0, 40], "context")])
-    frame = frames.learning_curves({"ours": curve("A", 1, [10, 40])}, references)
-    figure = charts.curves_chart(frame, {})
-    looks = [traces(figure, name)[0] for name in ("ours", "reference: published", "another")]
-    assert [trace.visible for trace in looks] == [True, True, "legendonly"]
-    assert len({trace.line.color for trace in looks}) == 3
-    assert [trace.line.dash for trace in looks] == ["solid", "solid", "dash"]
 
 
 def test_hostile_names_end_no_script_and_make_no_markup() -> None:

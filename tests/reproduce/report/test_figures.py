@@ -104,16 +104,10 @@ def test_figures_are_the_same_bytes_every_time(
         assert content == (tmp_path / "second" / path.name).read_bytes()
 
 
-def test_no_scores_are_drawn_without_a_run(tmp_path: Path) -> None:
-    """A grid whose runs end without a score still gets its page."""
-    tables = (no_rows("scores"), no_rows("reference_scores"), verdict("C", score_mean=NAN))
-    assert figures.draw_scores(frames.final_scores(*tables, {}), {"C": "said"}, tmp_path) == []
-
-
 def test_the_mean_and_interval_of_a_score_are_drawn_as_they_are(
     tmp_path: Path, drawn: list[sns.FacetGrid]
 ) -> None:
-    """Every run is a dot, and a task without a scale has an axis of its own."""
+    """Every run is a dot; a task without a scale has its own axis; no run, no figure."""
     missing = verdict("B", "no reference", reference_mean=NAN, reference_std=NAN, score_mean=3500.0)
     scores = pd.concat([score("A", 95.0, 99.0), score("B", 3000.0, 4000.0)])
     verdicts = pd.concat([verdict("A", score_mean=97.0), missing, verdict("C")])
@@ -127,6 +121,8 @@ def test_the_mean_and_interval_of_a_score_are_drawn_as_they_are(
     lines = [np.asarray(line.get_xdata()).tolist() for line in shared.get_lines()]
     assert [0.94, 1.04] in lines
     assert any(0.97 in line for line in lines)
+    none = (no_rows("scores"), no_rows("reference_scores"), verdict("C", score_mean=NAN))
+    assert figures.draw_scores(frames.final_scores(*none, {}), {"C": "said"}, tmp_path) == []
 
 
 def test_over_wall_time_only_our_own_curves_are_drawn(

@@ -17,7 +17,10 @@ def theirs(task: str, *values: float) -> pd.DataFrame:
 
 
 def test_seeds_align_only_on_steps_that_all_have() -> None:
-    """A shorter seed ends the mean, and an undefined value leaves its step out."""
+    """A shorter seed ends the mean, and an undefined value leaves its step out.
+
+    The time is the median of the seeds', or of none where one of them has none.
+    """
     curves = pd.concat([curve("A", 1, [10, 20, 30, 40]), curve("A", 2, [20, 30], 2.0)])
     mean = frames.mean_of(curves.sample(frac=1.0, random_state=0))
     assert mean["env_steps"].tolist() == [20, 30]
@@ -28,6 +31,9 @@ def test_seeds_align_only_on_steps_that_all_have() -> None:
     curves.loc[curves["env_steps"] == 30, "mean_return"] = np.inf
     assert frames.mean_of(curves)["env_steps"].tolist() == [20]
     assert frames.mean_of(pd.concat([curves, curve("A", 3, [20, 30], NAN)])).empty
+    other = curve("A", 2, [10, 20]).assign(wall_seconds=[3.0, NAN])
+    times = frames.mean_of(pd.concat([curve("A", 1, [10, 20]), other]))["wall_time"]
+    assert times.fillna(-1).tolist() == [2, -1]
 
 
 def test_both_bands_are_the_deviation_within_the_scores_of_the_task() -> None:
@@ -45,14 +51,6 @@ def test_both_bands_are_the_deviation_within_the_scores_of_the_task() -> None:
         np.testing.assert_allclose(ours["upper"], high)
         assert theirs["lower"].iloc[0] == max(ends[0], -25.0)
         assert theirs["upper"].iloc[1] == min(ends[1], 525.0)
-
-
-def test_the_time_of_a_mean_is_the_median_of_the_seeds() -> None:
-    """Without one of them there is none."""
-    other = curve("A", 2, [10, 20]).assign(wall_seconds=[3.0, NAN])
-    times = frames.mean_of(pd.concat([curve("A", 1, [10, 20]), other]))["wall_time"]
-    assert times[0] == 2.0
-    assert np.isnan(times[1])
 
 
 def test_a_reference_is_cut_at_the_horizon_and_never_extended() -> None:
