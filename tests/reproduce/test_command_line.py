@@ -205,9 +205,7 @@ def test_a_users_own_task_is_planned_trained_swept_and_reported(
     check(err)
 
 
-def test_a_dry_run_prints_the_plan_and_writes_nothing(
-    desk: Path, say: Say, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_dry_run_shows_the_plan(desk: Path, say: Say, monkeypatch: pytest.MonkeyPatch) -> None:
     """Tasks, steps, seeds, what is to be run, and what is left out: for want of settings or steps.
 
     The outlook names the other budgets for the same task.
@@ -264,9 +262,7 @@ def test_the_help_names_commands_first_and_flags_in_groups(
 
 
 @pytest.mark.parametrize("agent", agents.AGENTS)
-def test_an_agents_help_has_every_setting_in_its_group(
-    agent: str, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_an_agents_help_has_every_setting(agent: str, capsys: pytest.CaptureFixture[str]) -> None:
     """Run, algorithm, speed; each setting with a text."""
     module = importlib.import_module(f"agents.{agent}")
     with pytest.raises(SystemExit):
@@ -281,9 +277,7 @@ def test_an_agents_help_has_every_setting_in_its_group(
     assert not re.search(r"(?:VALUE|\}) +\(default", run + rest)
 
 
-def test_the_list_shows_what_can_be_named(
-    desk: Path, say: Say, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_list_shows_all_names(desk: Path, say: Say, monkeypatch: pytest.MonkeyPatch) -> None:
     """Agents with suites and sources, suites with tasks, what is published; or all of one name."""
     results = desk / "published" / "sac-mujoco" / "paper"
     results.mkdir(parents=True)
@@ -365,9 +359,7 @@ def test_ctrl_c_says_how_to_go_on(desk: Path, say: Say, monkeypatch: pytest.Monk
     assert (desk / "my runs" / "sac-classic" / "tuned" / "plan.json").exists()
 
 
-def test_a_changed_grid_is_refused_and_fresh_starts_beside_it(
-    desk: Path, say: Say, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_changed_grid_is_refused(desk: Path, say: Say, monkeypatch: pytest.MonkeyPatch) -> None:
     """One line with what differs and nothing written; `--fresh` counts no run of the old grid."""
     words = ["sac", "classic", "--tasks", TASK, "--env-steps", "1000", "--device", "cpu"]
     folder = record_run(pendulum(Path("runs"), [1]), TASK, 1)
@@ -439,9 +431,7 @@ def test_a_real_grid_from_command_to_page_and_again(
 
 
 @pytest.mark.usefixtures("unchecked", "in_this_process")
-def test_a_longer_command_goes_on_where_a_shorter_one_ended(
-    desk: Path, say: Say, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_longer_command_goes_on(desk: Path, say: Say, monkeypatch: pytest.MonkeyPatch) -> None:
     """Its rows are kept as they are; a dropped checkpoint is said."""
     monkeypatch.setattr("reproduce.commands.report.report", lambda *arguments, **options: 0)
     short = [word for word in TINY if word != "2"]
@@ -463,9 +453,7 @@ def test_a_longer_command_goes_on_where_a_shorter_one_ended(
 
 
 @pytest.mark.usefixtures("undrawn")
-def test_a_report_on_a_fresh_clone_is_of_what_is_published(
-    published: Path, desk: Path, say: Say
-) -> None:
+def test_a_fresh_clone_reports_what_is_published(published: Path, desk: Path, say: Say) -> None:
     """Its files go to the runs folder; what is published stays as it is."""
     plan = saved(pendulum(published, [1, 2]))
     for seed in (1, 2):
@@ -499,9 +487,7 @@ def test_the_console_command_names_itself_and_its_version(
 
 
 @pytest.mark.usefixtures("undrawn")
-def test_open_shows_the_page_whatever_the_verdict(
-    say: Say, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_open_shows_the_page(say: Say, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The exit status is the verdict's, and the browser gets the page of this very grid."""
     plan = saved(pendulum(tmp_path, [1]))
     opened = list[str]()

@@ -202,9 +202,7 @@ WEIGHTS_FILE = "policy.safetensors"
 
 @pytest.mark.parametrize("agent", POLICIES)
 @pytest.mark.parametrize("times", [8, pytest.param(300, marks=slow)])
-def test_a_policy_that_was_tampered_with_is_refused_or_acts(
-    agent: str, times: int, tmp_path: Path
-) -> None:
+def test_a_tampered_policy_is_refused_or_acts(agent: str, times: int, tmp_path: Path) -> None:
     """Whatever its description or its weights say: one line, or actions; never gigabytes."""
     folder = ROOT / "results" / "published" / POLICIES[agent] / "seed-1"
     description = json.loads((folder / "policy.json").read_text())

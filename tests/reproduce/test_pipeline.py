@@ -53,9 +53,7 @@ def status_of(plan: Plan) -> int:
     return exit_status(tables["verdicts"], tables["suite"], tables["runs"].status)
 
 
-def test_an_atari_report_has_human_normalised_scores(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_atari_is_human_normalised(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Median and IQM of two games, which need no reference, beside the normalised rows."""
     tasks = ["Pong-v5", "Breakout-v5"]
     options: dict[str, Any] = {"num_seeds": 1, "device": "cpu", "runs_dir": tmp_path}
@@ -130,9 +128,7 @@ def test_runs_like_the_reference_reproduce_it_and_everything_is_written(tmp_path
     ("shift", "verdict", "status"),
     [(-0.25, "below", 1), (0.25, "above", 0), (-0.1, "inconclusive", 0)],
 )
-def test_a_shifted_curve_is_noticed(
-    shift: float, verdict: str, status: int, tmp_path: Path
-) -> None:
+def test_a_shifted_curve_is_seen(shift: float, verdict: str, status: int, tmp_path: Path) -> None:
     """A quarter of the way to a random policy is far below; exactly the margin decides nothing."""
     plan = mujoco(tmp_path, [HOPPER])
     reference = reference_of(plan, HOPPER)

@@ -33,9 +33,7 @@ def only_row(first: Plan, second: Plan) -> dict[str, Any]:
     return row
 
 
-def test_the_interval_is_welchs_and_the_command_prints_it(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_interval_is_welchs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """By hand: means 20 and 31, variances 100 and 2, standard error sqrt(103 / 3).
 
     One line per task: means with their seeds, difference with its interval, ratio of speeds.
@@ -122,9 +120,7 @@ def test_what_cannot_be_compared_is_refused(tmp_path: Path) -> None:
         compare(first.directory, third.directory)
 
 
-def test_the_command_takes_what_runs_dir_was_given(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_command_takes_runs_dirs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Each grid of one name has its table; two grids alone are compared, whatever their names."""
     first, second = pendulum(tmp_path / "a"), pendulum(tmp_path / "b")
     write(first, TASK, [10.0, 20.0])

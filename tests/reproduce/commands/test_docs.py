@@ -264,9 +264,7 @@ def run(argv: list[str]) -> None:
 
 
 @pytest.mark.usefixtures("unchecked")
-def test_every_command_of_the_pages_is_understood(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_every_command_is_understood(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Grids are planned, lists printed, all others parsed as they stand; nothing is written."""
     (tmp_path / "path").mkdir()
     (tmp_path / "path" / "my_tasks.py").write_text(MY_TASKS)

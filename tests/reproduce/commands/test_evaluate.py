@@ -109,9 +109,7 @@ def test_the_interval_is_students(run: Path) -> None:
 
 
 @pytest.mark.parametrize("use", USES)
-def test_a_policy_that_differs_from_its_manifest_is_refused(
-    use: str, run: Path, tmp_path: Path
-) -> None:
+def test_a_policy_unlike_its_manifest_is_refused(use: str, run: Path, tmp_path: Path) -> None:
     """Changed weights act, too: nobody would see it. A best policy's sums stand above it."""
     folder = shutil.copytree(run, tmp_path / "seed-3")
     path = folder / "policy.safetensors"

@@ -95,9 +95,7 @@ def test_both_act_alike(case: str, tmp_path: Path) -> None:
     assert b"reproduce/" not in file.read_bytes()  # where the sources lie is nobody's business
 
 
-def test_what_has_no_onnx_form_says_so_in_a_line(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_what_has_no_onnx_form_says_so(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Recurrent policies, bfloat16, an unknown agent, another ending, a folder without a policy."""
     said = {"agent": "impala"}
     export = ("export", str(tmp_path / "copy"), "--onnx")

@@ -57,9 +57,7 @@ CONTINUOUS = "MountainCarContinuous-v0"
 
 
 @pytest.mark.parametrize(("agent", "height"), [("sac", 0.0), ("sac", -100.0), ("a2c", 90.0)])
-def test_nobody_is_judged_by_a_reference_that_has_learned_nothing(
-    agent: str, height: float, tmp_path: Path
-) -> None:
+def test_no_reference_without_learning_judges(agent: str, height: float, tmp_path: Path) -> None:
     """Three zeros by hand were `reproduced`; neither they nor better scores are any more."""
     rows = [(CONTINUOUS, seed, 20_000, height) for seed in (1, 2, 3)]
     table = pd.DataFrame(rows, columns=["task", "seed", "env_steps", "mean_return"])
@@ -101,9 +99,7 @@ def test_every_published_table_gives_its_grids_scores(grid: Path) -> None:
 
 
 @pytest.mark.parametrize(("last", "reached"), [(901, True), (900, False)])
-def test_a_run_whose_last_episode_ends_in_the_window_reached_the_step(
-    last: int, reached: bool
-) -> None:
+def test_a_run_whose_last_episode_is_in_the_window_reached_it(last: int, reached: bool) -> None:
     """(0.9 t, t] without its lower end; one row of evaluations, or of a grid, must be at t."""
     rows = pd.DataFrame({"seed": [7, 7], "env_steps": [500, last], "mean_return": [1.0, 3.0]})
     if reached:
@@ -183,9 +179,7 @@ def test_what_cannot_be_judged_is_one_line(case: str, tmp_path: Path, say: Say) 
 
 
 @pytest.mark.usefixtures("undrawn")
-def test_the_command_says_by_what_rule_and_gives_a_grids_status(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_command_has_a_grids_status(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """0 where nothing is below, 1 where something is; one task alone has no suite."""
     path = write(tmp_path, TASKS[1:])
     words = ["judge", "sac", str(path), "--like", "nnabla_rl", "--out", str(tmp_path / "page")]

@@ -41,9 +41,7 @@ def grid(runs_dir: Path, *settings: str, tasks: tuple[str, ...] = (TASK,)) -> Pl
         (["learn_alpha=true,false"], [("learn_alpha=true",), ("learn_alpha=false",)]),
     ],
 )
-def test_a_sweep_is_the_product_of_the_values(
-    settings: list[str], variants: list[tuple[str, ...]]
-) -> None:
+def test_a_sweep_is_a_product(settings: list[str], variants: list[tuple[str, ...]]) -> None:
     """Commas separate values, slashes those that are lists of their own; the first comes first."""
     assert variants_of("sac", "classic", None, settings) == variants
 
@@ -99,9 +97,7 @@ def test_variants_are_compared_with_the_first_and_their_number_is_counted(tmp_pa
 
 
 @pytest.mark.usefixtures("undrawn", "svg_alone")
-def test_a_sweep_from_command_to_table(
-    tmp_path: Path, say: Say, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_from_command_to_table(tmp_path: Path, say: Say, monkeypatch: pytest.MonkeyPatch) -> None:
     """A dry run shows product and cost, and writes nothing; finished variants are only compared.
 
     Every variant is mirrored, and the figure of all is opened.

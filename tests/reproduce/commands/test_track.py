@@ -101,9 +101,7 @@ def test_tensorboard_holds_what_was_recorded(tmp_path: Path) -> None:
 
 
 @pytest.mark.tracking
-def test_wandb_writes_below_the_runs_folder_and_asks_no_server(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_wandb_asks_no_server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Offline unless `WANDB_MODE` says otherwise; its file holds the recorded points."""
     Record = importlib.import_module("wandb.proto.wandb_internal_pb2").Record
 
@@ -144,9 +142,7 @@ def test_runs_are_mirrored_while_they_are_written(
 
 
 @pytest.mark.usefixtures("memory")
-def test_a_mirror_that_fails_is_said_and_stops_nothing(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_mirror_that_fails_stops_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A full disk or a service that is gone costs the mirror, not the runs."""
 
     def gone(*arguments: object) -> None:

@@ -80,7 +80,7 @@ def test_a_grid_that_is_started_with_more_seeds_shows_them(tmp_path: Path) -> No
     assert shown == [{1: "waiting"}, {1: "finished", 2: "waiting"}, {1: "finished", 2: "finished"}]
 
 
-def test_watching_ends_with_the_runs_and_says_if_nobody_runs_them(tmp_path: Path) -> None:
+def test_watching_ends_with_the_runs(tmp_path: Path) -> None:
     """The view is shown until, and after, the last run has ended."""
     plan, shown = grid(tmp_path, 1), list[str]()
 

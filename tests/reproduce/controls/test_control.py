@@ -226,9 +226,7 @@ fake a2c classic --tasks CartPole-v1
 
 
 @pytest.mark.parametrize("words", WRONG.split("\n")[1:-1])
-def test_bad_input_names_the_fix_and_writes_nothing(
-    install: Install, tmp_path: Path, words: str
-) -> None:
+def test_bad_input_names_the_fix(install: Install, tmp_path: Path, words: str) -> None:
     """A missing environment, too, is one line, before anything is trained."""
     (tmp_path / "environments" / "fake" / "bin" / "python").unlink()
     with refused(words):
@@ -283,9 +281,7 @@ def test_a_published_control_judges_ours(install: Install, tmp_path: Path, sourc
     assert {path.name: path.read_bytes() for path in folder.iterdir()} == first
 
 
-def test_a_run_reaches_its_end_without_an_episode_there(
-    install: Install, tmp_path: Path, sources: Path
-) -> None:
+def test_a_run_may_end_between_episodes(install: Install, tmp_path: Path, sources: Path) -> None:
     """Scored by training episodes, a control reaches its end though no episode ends there."""
     out = "env_steps > 480 or (seed == 2 and env_steps < 200)"
     install(TRAIN.replace("record.episode(", f"{out} or record.episode("))
@@ -301,9 +297,7 @@ def test_a_run_reaches_its_end_without_an_episode_there(
     assert [score and score.how for score in scores] == ["single runs", None]
 
 
-def test_seeds_are_declared_before_any_is_run(
-    install: Install, tmp_path: Path, sources: Path
-) -> None:
+def test_seeds_are_declared_before_runs(install: Install, tmp_path: Path, sources: Path) -> None:
     """A control that got more seeds after its first were known is no reference."""
     plan = plan_of(tmp_path)
     save_plan(plan)
@@ -335,9 +329,7 @@ def test_a_second_task_joins_the_first(install: Install, tmp_path: Path, sources
         check_publishable(other)
 
 
-def test_a_task_has_one_curve_whatever_suite_it_was_run_in(
-    install: Install, tmp_path: Path, sources: Path
-) -> None:
+def test_a_task_has_one_curve(install: Install, tmp_path: Path, sources: Path) -> None:
     """Its rows would be replaced, while the other suite goes on stating the old settings."""
     plan = plan_of(tmp_path)
     ends(plan)

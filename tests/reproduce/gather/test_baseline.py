@@ -87,9 +87,7 @@ def test_a_folder_and_a_folder_of_folders_are_baselines(tmp_path: Path) -> None:
         assert plan.departures == ("evaluation_interval = 10000, set by --set",)
 
 
-def test_a_published_grid_is_a_baseline_where_there_is_no_other(
-    tmp_path: Path, published: Path
-) -> None:
+def test_a_published_grid_is_a_baseline_without_another(tmp_path: Path, published: Path) -> None:
     """The grid below the runs directory, or the one that holds it, comes first."""
     kept = run(grid(published))
     plan = grid(tmp_path / "runs" / "gamma=0.9", "sac_alf", baseline="sac")
@@ -100,9 +98,7 @@ def test_a_published_grid_is_a_baseline_where_there_is_no_other(
     assert LENT["sac_alf", "sac (baseline)"][0].path == str(own.directory)
 
 
-def test_a_baseline_that_cannot_judge_is_refused_in_one_line(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_cannot_judge_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each line names what is wrong and the way on; nothing is lent."""
     monkeypatch.setattr(make, "_python", lambda: "python")
 

@@ -75,9 +75,7 @@ def test_evidence_is_what_was_measured_before_the_first_update() -> None:
     assert first_evaluations("sac", "jaxrl", "Reacher-v4", 10_000).size == 0
 
 
-def test_one_source_is_measured_without_the_others(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_one_source_is_measured_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A new reference costs its own pairs; every other row stays as it is."""
     path, before = tmp_path / "fingerprints.csv", pd.read_csv(fingerprints.PATH)
     stale = before.assign(p=before["p"].where(before["source"] != "sb3_control", 0.5))

@@ -218,9 +218,7 @@ ALIKE, APART = [99.0, 100.0, 101.0, 100.5, 99.5], [100.0, 100.1, 99.9, 100.0, 60
         (ALIKE, dataclasses.replace(measured(APART), scores=()), ""),  # nobody can look at them
     ],
 )
-def test_a_verdict_on_runs_that_lie_apart_says_that_it_may_err_more_often(
-    scores, published, who
-) -> None:
+def test_a_verdict_on_runs_that_lie_apart_may_err_more_often(scores, published, who) -> None:
     """On either side; the 5 % hold for normal runs."""
     note = judge(np.array(scores), scale(published)).note
     said = f"{who} apart: the verdict may err in more than 5%"

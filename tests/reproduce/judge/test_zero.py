@@ -132,7 +132,7 @@ def test_reasons_by_hand(at: ReferenceScore, zero: Zero, reason: str) -> None:
     assert (reason in found) if reason else not found
 
 
-def test_training_episodes_count_once_every_environment_can_have_ended_one(
+def test_training_episodes_count_once_all_can_have_ended(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """At 5,920 of A2C's steps on MountainCarContinuous only short episodes have ended."""

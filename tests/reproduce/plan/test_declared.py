@@ -78,9 +78,7 @@ def test_seeds_that_were_published_stay_declared(tmp_path: Path, published: Path
         assert plan.declared == {HOPPER: (1, 2, 3, 4, 5)}
 
 
-def test_what_was_published_wins_over_a_plan_that_took_no_notice_of_it(
-    tmp_path: Path, published: Path
-) -> None:
+def test_what_was_published_wins_over_a_plan_without_it(tmp_path: Path, published: Path) -> None:
     """A plan of picked seeds that was saved with --no-published declares nothing for published."""
     ended(mujoco(published, num_seeds=5))
     saved(mujoco(tmp_path / "runs", seeds=[2, 4, 5], published=False))
@@ -92,9 +90,7 @@ def test_what_was_published_wins_over_a_plan_that_took_no_notice_of_it(
 @pytest.mark.parametrize(
     ("env_steps", "refused"), [(STEPS, True), (STEPS * 9 // 10, True), (STEPS * 3, False)]
 )
-def test_seeds_are_not_picked_among_those_that_were_begun(
-    env_steps: int, refused: bool, tmp_path: Path
-) -> None:
+def test_begun_seeds_are_not_picked_from(env_steps: int, refused: bool, tmp_path: Path) -> None:
     """One by one nothing was declared; of much longer runs the scores tell little."""
     for seed in range(1, 6):
         plan = saved(mujoco(tmp_path, seeds=[seed]))
@@ -113,9 +109,7 @@ def test_seeds_are_not_picked_among_those_that_were_begun(
 
 
 @pytest.mark.parametrize("content", [None, "{", "{}"])
-def test_a_run_that_died_before_its_record_was_not_begun_and_a_torn_one_was(
-    content: str | None, tmp_path: Path
-) -> None:
+def test_a_run_without_a_record_was_not_begun(content: str | None, tmp_path: Path) -> None:
     """The launcher's own record of a failure says no settings; of a torn one nobody knows."""
     plan = saved(mujoco(tmp_path, seeds=[1]))
     record_run(plan, HOPPER, 1)

@@ -88,9 +88,7 @@ def test_finished_and_diverged_runs_are_kept_and_all_others_run(tmp_path: Path) 
 
 
 @pytest.mark.parametrize("status", ["finished", "diverged"])
-def test_a_finished_run_with_other_settings_is_refused_with_what_differs(
-    status: str, tmp_path: Path
-) -> None:
+def test_a_finished_run_with_other_settings_is_refused(status: str, tmp_path: Path) -> None:
     """It would be judged as something it is not; the message names folder and setting."""
     folder = record_run(pendulum(tmp_path), TASK, 2, status=status, gamma=0.5)
     plan = pendulum(tmp_path)
@@ -178,9 +176,7 @@ def test_seeds_occupy_every_gpu(
         assert group.command[group.command.index("--device") + 1] == plan.device
 
 
-def test_seeds_with_a_checkpoint_stay_together_on_several_gpus(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_checkpoint_keeps_its_seeds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """It fits no others, though one has diverged; the rest is split over the other GPUs."""
     with_gpus(monkeypatch, 3)
     plan = pendulum(tmp_path, range(1, 8), device="cuda", workers=None)
@@ -228,9 +224,7 @@ def test_a_plan_takes_every_gpu_or_the_one_that_is_named(
         ("dmc", {"source": "pytorch_sac", "tasks": ["CheetahRun-v1"], "seeds": [0, 2**31 - 1]}),
     ],
 )
-def test_the_command_of_a_process_says_what_the_plan_says(
-    suite: str, options: dict[str, Any], tmp_path: Path
-) -> None:
+def test_agents_read_what_was_planned(suite: str, options: dict[str, Any], tmp_path: Path) -> None:
     """An agent that reads its command has the plan's configuration, to the last setting."""
     plan = make_plan("sac", suite, runs_dir=tmp_path / "a b", device="cpu", **options)
     plan = dataclasses.replace(plan, device="cuda:0")
@@ -306,9 +300,7 @@ def test_the_printed_command_makes_an_equal_plan(
     assert again == [plan]
 
 
-def test_the_printed_command_keeps_a_device_of_ones_own(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_command_keeps_ones_own_device(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Runs that were begun on a CPU are not gone on with on a GPU unasked."""
     plan = pendulum(tmp_path, workers=3)
     assert "--workers 3" in command(plan)
@@ -339,9 +331,7 @@ def test_departures_name_every_change_of_a_setting(tmp_path: Path) -> None:
     assert plan.departures[:-1] == plan.preset.departures != ()
 
 
-def test_runs_that_do_not_fit_into_memory_are_refused(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_too_little_memory_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Size times workers against the machine; the line names a number of workers that fits."""
     monkeypatch.setattr(places, "machine", lambda: {"memory_gib": 12.0})
 

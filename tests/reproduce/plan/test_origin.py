@@ -139,9 +139,7 @@ def test_an_uncommitted_change_leaves_published_runs_out_and_is_named(
     assert (run.status, run.remark.split("; ")[1]) == ("planned", said)
 
 
-def test_runs_of_changed_code_do_not_count_once_it_is_mended(
-    project: Path, published: Path
-) -> None:
+def test_runs_of_changed_code_do_not_count_once_mended(project: Path, published: Path) -> None:
     """Code that is not committed gives its runs no number, whatever its file says."""
     flip_sign(project)
     publish(published)

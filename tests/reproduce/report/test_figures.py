@@ -59,9 +59,7 @@ def test_every_task_has_a_panel_with_what_is_said_of_it(tmp_path: Path, num_task
     assert "<script" not in path.read_text(encoding="utf-8")
 
 
-def test_seeds_means_bands_and_references_are_told_apart(
-    tmp_path: Path, drawn: list[sns.FacetGrid]
-) -> None:
+def test_seeds_means_and_references_differ(tmp_path: Path, drawn: list[sns.FacetGrid]) -> None:
     """Ours is thick with thin seeds and a band; only the judge has a band among the sources."""
     curves = pd.concat([curve("A", 1, [10, 20, 30]), curve("A", 2, [10, 20], 3.0)])
     references = pd.concat([reference("A", [0, 20]), reference("A", [0, 20], "context")])
@@ -82,9 +80,7 @@ def test_seeds_means_bands_and_references_are_told_apart(
     assert panel.get_xlim() == (0, 30)
 
 
-def test_figures_are_the_same_bytes_every_time(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_figures_are_always_the_same_bytes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """No clock, no random identifier, no state of an earlier figure enters a file of any kind."""
     curves = pd.concat([curve("A", seed, [10, 20, 30], seed) for seed in (1, 2, 3)])
     frame = frames.learning_curves({"ours": curves}, reference("A", [10, 30]))
@@ -104,9 +100,7 @@ def test_figures_are_the_same_bytes_every_time(
         assert content == (tmp_path / "second" / path.name).read_bytes()
 
 
-def test_the_mean_and_interval_of_a_score_are_drawn_as_they_are(
-    tmp_path: Path, drawn: list[sns.FacetGrid]
-) -> None:
+def test_scores_are_drawn_as_they_are(tmp_path: Path, drawn: list[sns.FacetGrid]) -> None:
     """Every run is a dot; a task without a scale has its own axis; no run, no figure."""
     missing = verdict("B", "no reference", reference_mean=NAN, reference_std=NAN, score_mean=3500.0)
     scores = pd.concat([score("A", 95.0, 99.0), score("B", 3000.0, 4000.0)])
@@ -125,9 +119,7 @@ def test_the_mean_and_interval_of_a_score_are_drawn_as_they_are(
     assert figures.draw_scores(frames.final_scores(*none, {}), {"C": "said"}, tmp_path) == []
 
 
-def test_over_wall_time_only_our_own_curves_are_drawn(
-    tmp_path: Path, drawn: list[sns.FacetGrid]
-) -> None:
+def test_over_wall_time_only_ours_is_drawn(tmp_path: Path, drawn: list[sns.FacetGrid]) -> None:
     """A point stands at its seconds; a reference, whose machine is not ours, is left out."""
     frame = frames.learning_curves({"ours": curve("A", 1, [10, 40])}, reference("A", [0, 40]))
     (path,) = figures.draw_curves(frame, {}, tmp_path, "by_time", x="wall_time")
@@ -138,7 +130,7 @@ def test_over_wall_time_only_our_own_curves_are_drawn(
     assert widths(panel, ORANGE) == {}
 
 
-def test_throughput_shows_every_run_its_median_and_the_shares(
+def test_throughput_shows_runs_median_and_shares(
     tmp_path: Path, drawn: list[sns.FacetGrid]
 ) -> None:
     """Bars of a task stand side by side and end at the sum of its shares."""

@@ -95,9 +95,7 @@ class Harness:
 
 
 @pytest.mark.parametrize("name", ["seeds-1.log", "seed-1"])
-def test_a_link_costs_its_run_and_not_the_file_that_it_leads_to(
-    name: str, tmp_path: Path, stand_in: StandIn
-) -> None:
+def test_a_link_costs_its_run_alone(name: str, tmp_path: Path, stand_in: StandIn) -> None:
     """The agent's output would overwrite the one, a new start remove the tables of the other."""
     plan, outside = pendulum(tmp_path / "runs", [1, 2]), tmp_path / "outside"
     outside.mkdir()
@@ -177,9 +175,7 @@ def test_harnesses_beside_each_other_execute_every_run_once(
         assert list(plan.directory.rglob("*.lease")) == []
 
 
-def test_a_harness_with_other_settings_is_refused_before_it_trains(
-    tmp_path: Path, stand_in: StandIn
-) -> None:
+def test_a_harness_with_other_settings_is_refused(tmp_path: Path, stand_in: StandIn) -> None:
     """Nothing is finished yet by which the two could be told apart; then nobody works any more."""
     stand_in(dict.fromkeys((1, 2, 3), "time.sleep(60)\n"))
     plan = pendulum(tmp_path, [1])
@@ -204,9 +200,7 @@ def test_a_harness_with_other_settings_is_refused_before_it_trains(
     assert launch(other, ignore).count("finished") == 1
 
 
-def test_the_runs_of_a_killed_harness_are_taken_over_by_one_that_waits(
-    tmp_path: Path, stand_in: StandIn
-) -> None:
+def test_the_runs_of_a_killed_harness_are_taken_over(tmp_path: Path, stand_in: StandIn) -> None:
     """At once, on the same machine: the process that holds the lease is gone."""
     plan = pendulum(tmp_path, [1, 2])
     first_start = "len((pathlib.Path(out) / 'executions').read_text().splitlines()) <= 2"
@@ -236,9 +230,7 @@ def write_foreign_lease(run: Path) -> Path:
     return lease
 
 
-def test_a_foreign_lease_is_stale_after_two_heartbeats(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_foreign_lease_needs_heartbeats(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Seen by our clock alone: a heartbeat with any time on it keeps it, none gives it up."""
     monkeypatch.setattr(leasing, "HEARTBEAT_SECONDS", 0.2)
     foreign = tmp_path / "task" / "seed-1"
@@ -342,9 +334,7 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
     subprocess.run(["umount", "--lazy", str(folder)], check=True)
 
 
-def test_a_full_disk_ends_no_other_run_and_not_the_harness(
-    small_disk: Path, stand_in: StandIn
-) -> None:
+def test_a_full_disk_ends_neither_others_nor_harness(small_disk: Path, stand_in: StandIn) -> None:
     """Not even the failure can be written down, and still every planned run is accounted for."""
     plan = pendulum(small_disk, [1, 2, 3], workers=1)
     folder = record_run(plan, TASK, 1, {1000: 7.0})
@@ -516,9 +506,7 @@ def test_runs_of_other_settings_are_not_mixed_even_as_other_seeds(tmp_path: Path
         refuse_mixture(plan)
 
 
-def test_code_that_changes_while_a_grid_runs_starts_no_further_run(
-    code: Path, tmp_path: Path, stand_in: StandIn
-) -> None:
+def test_changed_code_starts_no_further_run(code: Path, tmp_path: Path, stand_in: StandIn) -> None:
     """What runs goes on; what waits is not started, and can be once the change is undone."""
     plan = pendulum(tmp_path / "runs", [1, 2], workers=1)
     changed = code / "agents" / "sac.py"

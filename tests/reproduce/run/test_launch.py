@@ -57,9 +57,7 @@ UNFINISHED = {
 """Scripts of seeds 2, 3, ..., and what is said of each."""
 
 
-def test_whatever_does_not_finish_has_failed_and_harms_no_other(
-    tmp_path: Path, stand_in: StandIn
-) -> None:
+def test_whatever_does_not_finish_has_failed(tmp_path: Path, stand_in: StandIn) -> None:
     """A crash, a kill or an end without a finished run is recorded with its last words."""
     stand_in(dict(enumerate([FINISH, *UNFINISHED], 1)))
     plan = pendulum(tmp_path, range(1, len(UNFINISHED) + 2))
@@ -178,9 +176,7 @@ def test_what_a_killed_run_left_is_kept_where_the_next_goes_on_from_it(
     assert (row.env_steps, row.last_return) == ((900, 5.0) if has_checkpoint else (0, None))
 
 
-def test_a_shorter_run_that_cannot_go_on_is_left_as_it_is(
-    tmp_path: Path, stand_in: StandIn
-) -> None:
+def test_a_shorter_run_that_cannot_go_on_is_left(tmp_path: Path, stand_in: StandIn) -> None:
     """Without a checkpoint it is refused, and if its agent refuses it, its record stays."""
     plan = pendulum(tmp_path, [1])
     folder = record_run(plan, TASK, 1, {300: 5.0}, env_steps=300, device="cpu")
@@ -211,9 +207,7 @@ def _foreign() -> Iterator[None]:
 
 @pytest.mark.usefixtures("_foreign")
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
-def test_a_signal_stops_every_process_and_goes_on(
-    number: signal.Signals, tmp_path: Path, stand_in: StandIn
-) -> None:
+def test_signals_stop_everything(number: signal.Signals, tmp_path: Path, stand_in: StandIn) -> None:
     """Ctrl-C, a scheduler's SIGTERM or a closed terminal leaves no orphan and no false result."""
     stand_in({1: FINISH, 2: SLEEP, 3: SLEEP, 4: FINISH})
     plan = pendulum(tmp_path, [1, 2, 3, 4])
@@ -275,9 +269,7 @@ def test_a_process_finds_this_checkout_and_uses_one_thread(
     assert said == [f"{ROOT}:/somewhere/else", "1", "1", "1", ""]
 
 
-def test_a_diverged_seed_stays_so_where_others_go_on_from_its_checkpoint(
-    tmp_path: Path, stand_in: StandIn
-) -> None:
+def test_a_diverged_seed_stays_so_where_others_go_on(tmp_path: Path, stand_in: StandIn) -> None:
     """One process is given all seeds of the checkpoint; no row is lost, nor the divergence."""
     plan = dataclasses.replace(pendulum(tmp_path, [1, 2, 3]), device="cuda")
     first = record_run(plan, TASK, 1, {900: 5.0}, status="running", seeds=(1, 2))

@@ -125,9 +125,7 @@ def test_an_engine_that_hangs_is_ended(monkeypatch: pytest.MonkeyPatch) -> None:
         ("envpool-async-2", "CartPole-v1", 3, "3 environments are no 2 batches"),
     ],
 )
-def test_an_engine_that_cannot_do_a_task_says_why(
-    engine: str, task: str, num_envs: int, why: str
-) -> None:
+def test_an_engine_that_cannot_says_why(engine: str, task: str, num_envs: int, why: str) -> None:
     with pytest.raises(UsageError, match=why):
         make_engine(engine, task, num_envs, 1)
 

@@ -54,9 +54,7 @@ def test_a_ratio_and_its_interval_are_those_of_the_turns() -> None:
         (2.0, 3, "cannot be measured here: needs 3 cores"),
     ],
 )
-def test_a_claim_is_judged_by_its_interval(
-    tmp_path: Path, ratio: float, cores: int, outcome: str
-) -> None:
+def test_an_interval_judges_a_claim(tmp_path: Path, ratio: float, cores: int, outcome: str) -> None:
     """Speeds are twice as high in every turn; a tenth is given to "about"."""
     table = pd.DataFrame(stored({"envpool": (20, 22, 20.5), "gymnasium-sync": (10, 11, 10.1)}))
     (judged,) = claims.judge(table, 2, claimed(tmp_path / "claims.csv", ratio, cores))
@@ -99,9 +97,7 @@ def test_engines_do_the_same_work_on_cartpole(monkeypatch: pytest.MonkeyPatch) -
     assert rows["tape_return"].iloc[:3].nunique() == 1
 
 
-def test_a_page_shows_the_same_work_where_no_speed_is_measured(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_page_shows_work_without_speeds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """What the command writes is what the page reads: machine, spaces and means."""
     monkeypatch.setattr(same_work, "EPISODES", {"classic": 1})
     command = "simulators --same-work --tasks CartPole-v1 --engines encore --out"
@@ -112,9 +108,7 @@ def test_a_page_shows_the_same_work_where_no_speed_is_measured(
     assert "| CartPole-v1 | encore | float32[4] | 2 | 1 | next step |" in text
 
 
-def test_figures_and_page_show_every_engine_of_a_stored_table(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_figures_and_page_show_all_engines(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Curves of speed, threads, trainings; the page has each cell's medians and the claims."""
     rows = stored({"envpool": (10, 30, 20), "encore": (5, 6, 7)})
     rows += stored({"envpool": (1000, 3000, 2000), "encore": (500, 600, 700)}, 64)

@@ -31,7 +31,7 @@ def planted(tmp_path: Path) -> Callable[[str, str], Path]:
 
 @pytest.mark.long
 @pytest.mark.quiet
-def test_code_that_got_slower_is_found_and_equal_code_is_not(
+def test_code_that_got_slower_is_found(
     planted: Callable[[str, str], Path],
 ) -> None:
     """V-trace computed twice, in another tree; the same tree twice is no slower than itself."""
@@ -52,7 +52,7 @@ def test_code_that_got_slower_is_found_and_equal_code_is_not(
 
 
 @pytest.mark.long
-def test_what_the_other_tree_cannot_do_is_told_from_what_this_one_cannot(
+def test_what_only_one_tree_cannot_do_is_told(
     planted: Callable[[str, str], Path],
 ) -> None:
     """An older commit may lack a function; a tree that broke it is an error."""
@@ -76,7 +76,7 @@ def test_a_pair_of_which_nothing_can_be_judged_is_an_error(
     assert told.err.startswith("error: nothing could be compared with old")
 
 
-def test_a_pair_without_a_difference_in_gated_code_measures_nothing(
+def test_a_pair_of_the_same_gated_code_measures_nothing(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Pages, tests and the harness may differ; an agent's file or a source's settings may not."""
@@ -94,7 +94,7 @@ def test_a_pair_without_a_difference_in_gated_code_measures_nothing(
     assert not [path for path in tracked if path.startswith(("reproduce/", "docs/", "tests/"))]
 
 
-def test_a_pair_alarms_only_if_every_start_of_its_processes_does(
+def test_a_pair_alarms_only_if_every_start_does(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """One process may be slower than its twin for life: it is placed otherwise in memory."""

@@ -59,9 +59,7 @@ def check(run: Path) -> None:
         assert snapshot.tensors["weights"][0] == snapshot.content["steps"]
 
 
-def test_a_run_is_whole_whenever_writing_it_stops(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_run_is_whole_at_any_stop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Copies after two checkpoints and of the end, each cut off after any file."""
     agent, here = Agent(tmp_path / "there"), tmp_path / "here"
     agent.advance()

@@ -284,9 +284,7 @@ def test_what_no_node_can_give_is_one_line(
     ("gpus", "workers", "share"),
     [(3, 5, 0.5), (4, 4, 1.0), (1, 3, 1 / 3)],
 )
-def test_shares_of_gpus_let_as_many_run_as_the_plan_says(
-    gpus: int, workers: int, share: float, tmp_path: Path
-) -> None:
+def test_gpus_are_shared_as_planned(gpus: int, workers: int, share: float, tmp_path: Path) -> None:
     """A process is on one GPU: what is left of two makes none."""
     cluster = Cluster(None, ({"CPU": 8.0, "GPU": float(gpus)},))
     plan = pendulum(tmp_path, [1], device="cuda", workers=workers, cluster=cluster)
@@ -421,9 +419,7 @@ def agents_alive() -> list[str]:
 
 @pytest.mark.long
 @pytest.mark.usefixtures("apart")
-def test_what_a_killed_driver_received_is_gone_on_from(
-    nodes: Nodes, local: Plan, tmp_path: Path
-) -> None:
+def test_what_a_killed_driver_received_goes_on(nodes: Nodes, local: Plan, tmp_path: Path) -> None:
     """Ray ends its tasks, the leash their agents; the next start finishes with the same bytes."""
     runs_dir = tmp_path / "ray"
     script = DRIVER.format(tests=str(Path(__file__).parent), runs_dir=str(runs_dir))
@@ -452,9 +448,7 @@ def test_what_a_killed_driver_received_is_gone_on_from(
         (["--launcher", "ray", "--ray-address", "{free}"], "{free}: no Ray cluster (Connection r"),
     ],
 )
-def test_an_address_without_a_cluster_is_one_line(
-    words: list[str], says: str, say: Say, tmp_path: Path
-) -> None:
+def test_no_cluster_is_one_line(words: list[str], says: str, say: Say, tmp_path: Path) -> None:
     """At once, and with what to do."""
     with socket.socket() as listener:
         listener.bind(("127.0.0.1", 0))
@@ -467,9 +461,7 @@ def test_an_address_without_a_cluster_is_one_line(
     assert list(tmp_path.iterdir()) == []
 
 
-def test_without_the_extra_the_line_names_it(
-    say: Say, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_extra_is_named(say: Say, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """It names the command; `test_command_line.py` plans without Ray."""
     monkeypatch.setitem(sys.modules, "ray", None)  # which no import finds
     words = ["sac", "classic", "--runs-dir", str(tmp_path / "runs"), "--dry-run"]
