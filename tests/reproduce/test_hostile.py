@@ -312,12 +312,11 @@ def test_one_bad_run_never_sinks_a_report(
     check()
 
 
-@pytest.mark.parametrize("protocol", [0, 5])
 def test_a_pickle_in_place_of_a_record_or_table_is_not_loaded(
-    protocol: int, tmp_path: Path, deeds: list[str], capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, deeds: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:
     """A record that is none means that nothing was run; a plan that is none is named."""
-    bomb = pickle.dumps(Bomb(tmp_path / "executed"), protocol)
+    bomb = pickle.dumps(Bomb(tmp_path / "executed"))
     plan = pendulum(tmp_path, [1, 2])
     record, table = (record_run(plan, TASK, seed) for seed in (1, 2))
     (record / "run.json").write_bytes(bomb)

@@ -78,17 +78,11 @@ def test_a_baselines_score_is_that_of_its_own_report(tmp_path: Path) -> None:
         assert found.scores == tuple(collect.score(each, plan.rule, steps) for each in folders)
 
 
-def test_a_folder_and_a_folder_of_folders_are_baselines(tmp_path: Path) -> None:
-    """Of one's own agent before a change, too, by its grid's folder or the `--runs-dir` of then."""
-    before = run(grid(tmp_path / "before"))
-    for folder in (before.directory, tmp_path / "before"):
-        plan = with_baseline(grid(tmp_path / "after", baseline=str(folder)))
-        assert plan.preset.judged_by == "sac (baseline)"
-        assert plan.departures == ("evaluation_interval = 10000, set by --set",)
-
-
 def test_a_published_grid_is_a_baseline_without_another(tmp_path: Path, published: Path) -> None:
-    """The grid below the runs directory, or the one that holds it, comes first."""
+    """The grid below the runs directory, or the one that holds it, comes first.
+
+    Of one's own agent before a change, too, by its grid's folder or the `--runs-dir` of then.
+    """
     kept = run(grid(published))
     plan = grid(tmp_path / "runs" / "gamma=0.9", "sac_alf", baseline="sac")
     with_baseline(plan)
@@ -96,6 +90,10 @@ def test_a_published_grid_is_a_baseline_without_another(tmp_path: Path, publishe
     own = run(grid(tmp_path / "runs"))
     with_baseline(plan)
     assert LENT["sac_alf", "sac (baseline)"][0].path == str(own.directory)
+    for folder in (own.directory, tmp_path / "runs"):
+        plan = with_baseline(grid(tmp_path / "after", baseline=str(folder)))
+        assert plan.preset.judged_by == "sac (baseline)"
+        assert plan.departures == ("evaluation_interval = 10000, set by --set",)
 
 
 def test_what_cannot_judge_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

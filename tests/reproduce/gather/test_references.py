@@ -24,9 +24,9 @@ from reproduce.gather.references import (
     sources,
 )
 from reproduce.judge.aggregates import human_scores
-from suite.base.errors import UsageError
 from suite.envs.tasks import ATARI_GAMES, ATARI_PROTOCOLS, TASKS, baseline_scores, possible_returns
 from suite.settings.presets import REFERENCES, read_source
+from tests.messages import refused
 
 AGENTS = ("sac", "a2c", "ppo", "impala", "acer", "acer_continuous", "sac_value", "sac_discrete")
 JUDGES = (
@@ -323,39 +323,33 @@ def test_a_window_that_one_run_misses_is_not_averaged(source, rule, protocol, ho
 BY_SEED = "someone/curves_by_seed.csv"
 
 
-@pytest.mark.parametrize(
-    ("name", "text", "problem"),
-    [
-        ("comparable.csv", "", "No columns to parse from file"),
-        # every row has a cell too many, which pandas takes for an index
-        ("comparable.csv", "{}\nnew,someone,E,T-v0,,,same, alike\n", "its lines have more cells"),
-        (
-            "comparable.csv",
-            "{}\nnew,someone,E,T-v0,stickey,,same\n",
-            "someone, E, T-v0: protocol must be "
-            "noframeskip or small_frames or sticky, not 'stickey'",
-        ),
-        (BY_SEED, "agent,env,seed,env_steps,mean_return\nnew,E,1,90,1\n", "no column env_id; its"),
-        (BY_SEED, "{}\nnew,E,1,90,1\nnew,E,1,100.5,3\n", "cannot safely convert"),
-        (BY_SEED, "{}\nnew,E,1,90,\n", "mean_return is empty, or infinite, in row 1"),
-        (BY_SEED, "{}\nnew,E,1,99999999999999999999,1\n", "Overflow"),
-        (BY_SEED, "{}\nnwe,E,1,90,1\n", "nwe is not a source's agent: someone/nwe.toml is missing"),
-        (BY_SEED, "{}\nnew,E,1,90,1\nnew,E,1,110,1\n", "E lacks an evaluation: there is one every"),
-        (BY_SEED, "{}\nnew,E,1,90,1\nnew,E,2,100,1\n", "E lacks an evaluation: there is one every"),
-        ("someone/scores.csv", "{}\nnwe,E,100,9,9,2\n", "nwe is not a source's agent: someone/nwe"),
-        ("evaluated/scores.csv", "{}\nnew,E,100,1,1,2\n", "E is stated by no rule: new.toml lacks"),
-        ("sources.csv", "{}\njaxrl,JAXRL,\njaxrl,jax,\n", "jaxrl has two lines: leave out one"),
-    ],
-)
-def test_a_mistake_in_a_table_is_one_line(other_sources: Path, name, text, problem) -> None:
+MISTAKES = {
+    "no columns": ("comparable.csv", ""),
+    # every row has a cell too many, which pandas takes for an index
+    "a cell too many": ("comparable.csv", "H\nnew,someone,E,T-v0,,,same, alike\n"),
+    "no protocol": ("comparable.csv", "H\nnew,someone,E,T-v0,stickey,,same\n"),
+    "another column": (BY_SEED, "agent,env,seed,env_steps,mean_return\nnew,E,1,90,1\n"),
+    "half a step": (BY_SEED, "H\nnew,E,1,90,1\nnew,E,1,100.5,3\n"),
+    "an empty cell": (BY_SEED, "H\nnew,E,1,90,\n"),
+    "too many steps": (BY_SEED, "H\nnew,E,1,99999999999999999999,1\n"),
+    "nobody's runs": (BY_SEED, "H\nnwe,E,1,90,1\n"),
+    "one evaluation fewer": (BY_SEED, "H\nnew,E,1,90,1\nnew,E,1,110,1\n"),
+    "a later beginning": (BY_SEED, "H\nnew,E,1,90,1\nnew,E,2,100,1\n"),
+    "nobody's score": ("someone/scores.csv", "H\nnwe,E,100,9,9,2\n"),
+    "a score by no rule": ("evaluated/scores.csv", "H\nnew,E,100,1,1,2\n"),
+    "two names": ("sources.csv", "H\njaxrl,JAXRL,\njaxrl,jax,\n"),
+}
+"""Tables by what is wrong with them; H is a whole header."""
+
+
+@pytest.mark.parametrize("case", MISTAKES)
+def test_a_mistake_in_a_table_is_one_line(other_sources: Path, case: str) -> None:
     """The file and the mistake are named: never nothing, nor a traceback of pandas."""
+    name, text = MISTAKES[case]
     path = other_sources / name
-    path.write_text(text.format(",".join(COLUMNS[path.name.partition(".")[0]])))
-    with pytest.raises(UsageError) as refusal:
+    path.write_text(text.replace("H", ",".join(COLUMNS[path.name.partition(".")[0]]), 1))
+    with refused(case):
         _ = reference_score("new", "someone", "T-v0", 150, "sampled"), name_of("jaxrl")
-    message = str(refusal.value)
-    assert f"{path}: {problem}" in message
-    assert "\n" not in message
 
 
 @pytest.mark.usefixtures("other_sources")

@@ -190,19 +190,11 @@ def test_a_published_grid_is_drawn_of_its_own_runs(project: Path, published: Pat
     assert statuses(found) == ["finished", "left out", "left out"]  # numbers are never mixed
 
 
-def test_older_runs_of_other_tasks_stop_nobody(project: Path) -> None:
-    """A task that is asked for alone has no runs of theirs; a plan of both is refused as before."""
-    record_run(smoke(), REACHER, 1, {STEPS: -5.0})
-    flip_sign(project)
-    alone, both = smoke(tasks=["Swimmer-v4"]), smoke(tasks=["Swimmer-v4", REACHER])
-    refuse_mixture(alone)
-    assert statuses(alone) == ["planned"] * 3
-    with pytest.raises(UsageError, match=f"{REACHER}/seed-1 was run with other code"):
-        refuse_mixture(both)
-
-
 def test_ones_own_older_runs_are_neither_judged_nor_trained_over(project: Path) -> None:
-    """They have no score; a training beside them is refused with the ways on."""
+    """They have no score; a training beside them is refused with the ways on.
+
+    A task that is asked for alone has no runs of theirs.
+    """
     for seed in (1, 2):
         record_run(smoke(), REACHER, seed, {STEPS: -5.0})
     flip_sign(project)
@@ -213,6 +205,11 @@ def test_ones_own_older_runs_are_neither_judged_nor_trained_over(project: Path) 
     for part in ("seed-1", "other code", "agents/sac.py", "--fresh", "take back the changes"):
         assert part in str(caught.value)
     assert "\n" not in str(caught.value)
+    alone, both = smoke(tasks=["Swimmer-v4"]), smoke(tasks=["Swimmer-v4", REACHER])
+    refuse_mixture(alone)
+    assert statuses(alone) == ["planned"] * 3
+    with pytest.raises(UsageError, match=f"{REACHER}/seed-1 was run with other code"):
+        refuse_mixture(both)
     tables = pipeline.gather(plan)
     assert recorded(plan)["scores"].empty
     assert tables["curves"].empty

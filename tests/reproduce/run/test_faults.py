@@ -66,6 +66,11 @@ def pids(plan: Plan) -> list[int]:
     return [int(line.split()[1]) for line in lines]
 
 
+def ended(pid: int) -> bool:
+    """Whether a process is gone."""
+    return processes.start_time(pid) is None
+
+
 class Harness:
     """A harness in a process of its own, which exits with 0 if every run is finished."""
 
@@ -130,8 +135,8 @@ def test_a_killed_harness_leaves_no_writer_and_the_next_start_finishes_the_plan(
             wait_for(rows.exists, "a first row")
         time.sleep(rng.random() / 5)
         harness.kill()
-        alive = [pid for pid in pids(plan) if processes.start_time(pid)] if number % 2 == 0 else []
-        wait_for(lambda: not any(map(processes.start_time, alive)), "the end of the orphans")  # noqa: B023
+        orphans = pids(plan) if number % 2 == 0 else []
+        wait_for(lambda orphans=orphans: all(map(ended, orphans)), "the end of the orphans")
         size = rows.stat().st_size if rows.exists() else 0
         time.sleep(0.05)
         assert (rows.stat().st_size if rows.exists() else 0) == size
@@ -284,7 +289,7 @@ def test_a_harness_that_lost_a_run_stops_its_agent_and_counts_the_other(
         if board.count("running") and executions(plan):
             write_foreign_lease(run)
         if board.count("elsewhere"):
-            assert not any(map(processes.start_time, pids(plan)))
+            assert all(map(ended, pids(plan)))
             record_run(plan, TASK, 1)
             run.with_name("seed-1.lease").unlink(missing_ok=True)
 
@@ -446,7 +451,7 @@ def test_a_run_that_hangs_is_killed_and_one_that_works_is_not(
         3: ("finished", ""),
         4: ("finished", ""),
     }
-    assert not any(map(processes.start_time, pids(plan)))
+    assert all(map(ended, pids(plan)))
 
 
 def test_what_a_killed_writer_left_is_removed(tmp_path: Path) -> None:
@@ -539,19 +544,13 @@ def test_only_its_own_processes_are_killed(
     script += "child = subprocess.Popen(['sleep', '60'])\n"
     script += f"pathlib.Path({str(child)!r}).write_text(str(child.pid))\nsys.exit(3)"
     agent = processes.AgentProcess((sys.executable, "-c", script), tmp_path / "log")
-    deadline = time.monotonic() + 30
     if ask:
-        while not (child.exists() and processes.start_time(agent._popen.pid) is None):
-            assert time.monotonic() < deadline
-            time.sleep(0.01)
+        wait_for(lambda: child.exists() and ended(agent._popen.pid), "the end of the agent")
         agent.terminate()
-    while (end := agent.poll()) is None:
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
-    assert end == processes.End(3)
-    while processes.start_time(int(child.read_text())) is not None:
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
+    wait_for(agent.poll, "what it ended with")
+    assert agent.poll() == processes.End(3)
+    number = int(child.read_text())
+    wait_for(lambda: ended(number), "the end of its child")
     agent.terminate()
     agent.kill()
     assert taken == [True]

@@ -29,6 +29,7 @@ from reproduce.run.ray.pool import RayPool, connect
 from suite.base import hardware
 from suite.base.errors import UsageError
 from suite.resume.snapshot import read_snapshot
+from tests.messages import check
 from tests.reproduce.conftest import TASK, InThisProcess, Say, StandIn
 from tests.reproduce.run.boards import FINISH, ends, ignore, record_of, wait_for
 
@@ -439,26 +440,22 @@ def test_what_a_killed_driver_received_goes_on(nodes: Nodes, local: Plan, tmp_pa
 
 
 @pytest.mark.parametrize(
-    ("words", "says"),
+    "words",
     [
-        (["--launcher", "slurm"], "--launcher: unknown launcher 'slurm'; choose from local, ray"),
-        (["--ray-address", "auto"], "--ray-address needs --launcher ray"),
-        (["--launcher", "ray", "--ray-address", "head"], "must be auto or HOST:PORT, not 'head'"),
-        (["--launcher", "ray", "--ray-address", "a..b:6379"], "a..b:6379: no Ray cluster ("),
-        (["--launcher", "ray", "--ray-address", "{free}"], "{free}: no Ray cluster (Connection r"),
+        "--launcher slurm",
+        "--ray-address auto",
+        *(f"--launcher ray --ray-address {name}" for name in ("head", "a..b:6379", "FREE")),
     ],
 )
-def test_no_cluster_is_one_line(words: list[str], says: str, say: Say, tmp_path: Path) -> None:
-    """At once, and with what to do."""
+def test_no_cluster_is_one_line(words: str, say: Say, tmp_path: Path) -> None:
+    """At once, and with what to do, at an address where nobody listens, too."""
     with socket.socket() as listener:
         listener.bind(("127.0.0.1", 0))
         free = f"127.0.0.1:{listener.getsockname()[1]}"
-    filled = [word.format(free=free) for word in words]
-    status, _, err = say(["sac", "classic", *filled, "--runs-dir", str(tmp_path)])
-    assert (status, err.count("\n")) == (2, 1), err
-    assert err.startswith("error: ")
-    assert says.format(free=free) in err
-    assert list(tmp_path.iterdir()) == []
+    asked = words.replace("FREE", free).split()
+    status, _, err = say(["sac", "classic", *asked, "--runs-dir", str(tmp_path)])
+    assert (status, err.count("\n"), list(tmp_path.iterdir())) == (2, 1, [])
+    check(err.replace(free, "FREE"), words)
 
 
 def test_the_extra_is_named(say: Say, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
