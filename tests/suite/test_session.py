@@ -102,12 +102,6 @@ def test_a_run_goes_on_until_its_last_seed_has_diverged(tmp_path: Path) -> None:
 # Scores
 
 
-def drawing(obs: np.ndarray, generators: Sequence[np.random.Generator] | None) -> np.ndarray:
-    """Act at random, each seed from its generator."""
-    assert generators is not None
-    return np.stack([g.integers(0, 2, obs.shape[1]) for g in generators])
-
-
 def test_a_seed_has_ended_whatever_cores_it_used(tmp_path: Path) -> None:
     """Started again with other threads it is not trained anew: only results decide."""
     config = small()

@@ -180,32 +180,30 @@ def test_an_error_of_the_program_keeps_its_traceback_and_is_no_verdict(
 
 
 @pytest.mark.parametrize(
-    ("text", "number"),
+    ("reads", "text", "value"),
     [
-        *(("30_000", 30_000), ("2.5e5", 250_000), ("1.5M", 1_500_000), ("-3", -3)),
-        *(("1.5", None), ("k", None), ("nan", None), ("", None), ("_1", None), ("1e16", None)),
+        *((whole, "30_000", 30_000), (whole, "2.5e5", 250_000), (whole, "1.5M", 1_500_000)),
+        *(
+            (whole, "-3", -3),
+            *((whole, each, None) for each in ("1.5", "k", "nan", "", "_1", "1e16")),
+        ),
+        *(
+            (whole_numbers, "3", [3]),
+            (whole_numbers, "1,2,3", [1, 2, 3]),
+            (whole_numbers, "-1", [-1]),
+        ),
+        *((whole_numbers, "1-3", [1, 2, 3]), (whole_numbers, "1-2,7", [1, 2, 7])),
+        *((whole_numbers, each, None) for each in ("3-1", "1,,2", "one", "1-")),
     ],
 )
-def test_steps_are_read_as_people_write_them(text: str, number: int | None) -> None:
-    """Whole numbers in full, in powers of ten, in thousands; nothing else."""
-    if number is not None:
-        assert whole(text) == number
+def test_steps_and_seeds_are_read_as_people_write_them(
+    reads: Callable[[str], object], text: str, value: object
+) -> None:
+    """Whole steps in full, in powers of ten, in thousands; seeds alone, in lists, as ranges."""
+    if value is not None:
+        assert reads(text) == value
         return
-    with pytest.raises(argparse.ArgumentTypeError, match="needs a whole number such as 30000"):
-        whole(text)
-
-
-@pytest.mark.parametrize(
-    ("text", "numbers"),
-    [
-        *(("3", [3]), ("1,2,3", [1, 2, 3]), ("1-3", [1, 2, 3]), ("1-2,7", [1, 2, 7])),
-        *(("-1", [-1]), ("3-1", None), ("1,,2", None), ("one", None), ("1-", None)),
-    ],
-)
-def test_seeds_are_read_as_people_write_them(text: str, numbers: list[int] | None) -> None:
-    """One by one, in a list, or as a range."""
-    if numbers is not None:
-        assert whole_numbers(text) == numbers
-        return
-    with pytest.raises(argparse.ArgumentTypeError, match="needs whole numbers such as"):
-        whole_numbers(text)
+    with pytest.raises(
+        argparse.ArgumentTypeError, match=r"needs (a whole number|whole numbers) such"
+    ):
+        reads(text)
