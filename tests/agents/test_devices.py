@@ -30,26 +30,30 @@ from tests.stand_in_gpu import DEVICE, Graph, OnGpu, Pool, installed, on_cpu, re
 pytestmark = pytest.mark.long
 RUNS = {
     "a2c": ("classic, two seeds, cut", "mujoco, in full", "frames, sticky, two trunks"),
-    "acer": ("classic, normalised, cut", "classic, ChainerRL's choices", "frames, recurrent"),
+    "acer": (
+        *("memory, two seeds, cut", "classic, ChainerRL's choices"),
+        "frames, replay twice over, two trunks, evaluated",
+    ),
     "acer_continuous": (
         *("classic, normalised, cut", "classic, learned deviation", "mujoco-small, recurrent, cut"),
     ),
     "impala": (
-        *("classic, far behind, adam, cut", "classic, normalised, cut", "memory, two seeds, cut"),
+        *("classic, far behind, adam, cut", "memory, two seeds, cut"),
         "classic, continuous, in turns, the rate reaches 0",
     ),
     "ppo": (
-        *("classic, continuous, the rate and the clip reach 0", "mujoco-small, tianshou_v3, cut"),
-        *("classic, two seeds, cut", "frames"),
+        *("classic, continuous, the rate and the clip reach 0", "mujoco-small, in full"),
+        *("classic, two seeds, cut", "frames, small"),
     ),
     "sac": (
-        *("jaxrl, two seeds, cut", "tianshou_v3, sampled, one critic, replay twice over"),
+        *("classic, tuned, two seeds, cut", "tianshou_v3, sampled, one critic, replay twice over"),
         *("mujoco-small, actor seldom, bounds", "dmc, actor seldom, once"),
     ),
     "sac_alf": (
-        "tuned, two seeds, all options but parts, cut",
         "parts, priorities, sampled, replay twice over, three seeds",
-        "mixed, tuned, two seeds, cut",
+        "mixed, fixed temperatures, bounds, warm-up only at the start, cut",
+        "mixed, tuned, in full",
+        "a prior of one's own, equal priorities, all weighted",
         "discrete, two seeds, priorities, cut",
         "several steps, two seeds, actor seldom, orthogonal, cut",
     ),
@@ -58,7 +62,7 @@ RUNS = {
         "classic, critics, three, their mean, a bound from the start",
     ),
     "sac_value": (
-        "two seeds, cut",
+        "sampled, one critic, replay twice over, cut",
         "learned temperature, tanh on means and bounds, distinct rows, two seeds, cut",
     ),
 }
@@ -68,11 +72,11 @@ UNROLLS = [each for each in CASES if each[0] not in runner.SEEDS_TOGETHER]
 """Those of agents that learn from unrolls."""
 CHANGED: list[tuple[str, str, dict[str, Any]]] = [
     *((*each, {"learning_rate_decay_steps": 10_000} if each in UNROLLS else {}) for each in CASES),
-    ("sac", "jaxrl, two seeds, cut", {"policy_period": 2, "target_period": 3}),
+    ("sac", "classic, tuned, two seeds, cut", {"policy_period": 2, "target_period": 3}),
     ("sac_alf", "several steps, two seeds, actor seldom, orthogonal, cut", {"td_steps": 1}),
 ]
 """With a step size that is not frozen, and periods."""
-MIXED = ("sac_alf", "mixed, tuned, two seeds, cut", {"policy_period": 2})
+MIXED = ("sac_alf", "mixed, tuned, in full", {"policy_period": 2})
 """No further form, as ALF's first has no graphs."""
 GRAPHS = [each for each in [*CHANGED, MIXED] if each[0] == "sac" or each[2]]
 """Those whose updates can be graphs."""
