@@ -29,6 +29,9 @@ def compare(runs_a: Path, runs_b: Path) -> list[dict[str, Any]]:
     Raises:
         UsageError: if a folder has no finished runs, they share no task, or their rules differ.
     """
+    for runs in (runs_a, runs_b):
+        if not runs.is_dir():
+            raise UsageError(f"there is no folder {runs}")
     grid_a, grid_b = _finished(runs_a), _finished(runs_b)
     shared = [task for task in grid_a if task in grid_b]
     if not shared:

@@ -19,9 +19,10 @@ from reproduce.plan.places import Cluster, check_writable, choose_device, defaul
 from reproduce.plan.presets import source_of, tasks_of
 from reproduce.plan.request import FIELDS, SAVED, Request, check, words_of
 from reproduce.plan.status import NOT_SETTINGS
+from reproduce.words import counted
 from suite.base.errors import UsageError, nearest
 from suite.base.files import check_inside, write_json
-from suite.envs.tasks import find_task
+from suite.envs.tasks import Zero, baseline_scores, find_task
 from suite.record.recorder import refuse_no_evaluations
 from suite.settings.command_line import printable, read_value
 from suite.settings.recorded import without_removed
@@ -56,7 +57,7 @@ def make_plan(agent: str, suite: str, *, cluster: Cluster | None = None, **asked
         steps = {task: steps or spent.steps(task) for task in tasks}
     config = configure(preset.config, next(iter(steps)), changes)
     for task, count in steps.items():  # refuses what the agent cannot do
-        dataclasses.replace(config, task=task, env_steps=count)
+        refuse_scoreless(dataclasses.replace(config, task=task, env_steps=count))
     if request.keep_best:
         refuse_no_evaluations(config)
     directory = source.folder(request.runs_dir)
@@ -109,6 +110,25 @@ def configure(config: Any, task: str, changes: Mapping[str, str]) -> Any:
     values = {key: read_value(f"--set: {key}", hints[key], [v]) for key, v in changes.items()}
     find_task(task)
     return dataclasses.replace(config, task=task, **values)
+
+
+def refuse_scoreless(config: Any) -> None:
+    """Refuse a run in which no training episode can end, if these are what is scored.
+
+    A policy that learns is taken to play no shorter episodes than a random one.
+
+    Raises:
+        UsageError: naming a number of steps that gives a score.
+    """
+    task = config.find_task()
+    known = baseline_scores().get((task.name, task.protocol), Zero())
+    first = (known.shortest_episode or 0) * config.num_envs
+    if config.evaluation_rule == "training" and config.env_steps < first:
+        raise UsageError(
+            f"{task.name}: {config.env_steps:,} steps give no score: no episode of "
+            f"{counted(config.num_envs, 'environment')} ends before {first:,}; use --env-steps "
+            f"{10 * first} or more"
+        )
 
 
 def variants_of(

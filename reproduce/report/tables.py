@@ -3,6 +3,7 @@
 Their columns stand here once. Only an empty cell counts as missing.
 """
 
+import io
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,8 @@ from reproduce.gather.references import CURVE_COLUMNS
 from reproduce.judge.aggregates import COLUMNS as IMPROVEMENT_COLUMNS
 from reproduce.judge.aggregates import TIMES_COLUMNS
 from reproduce.judge.verdicts import TABLE_COLUMNS
-from suite.base.files import read_json
+from suite.base.errors import UsageError
+from suite.base.files import LARGEST_TABLE, read_json, read_whole
 
 SCALE = ("zero_score", "reference_score", "normalised_score")
 
@@ -52,12 +54,19 @@ def read_table(directory: Path, name: str) -> pd.DataFrame:
     Returns:
         The rows with every column of `COLUMNS[name]`; empty if the file is missing. Only an empty
         cell counts as missing, so a task may be called `NA`.
+
+    Raises:
+        UsageError: If the file is larger than `LARGEST_TABLE`, or none.
     """
     columns, path = list(COLUMNS[name]), directory / f"{name}.csv"
     if not path.exists():
         return pd.DataFrame(columns=pd.Index(columns))
+    try:
+        content = io.BytesIO(read_whole(path, LARGEST_TABLE))
+    except (OSError, ValueError) as error:
+        raise UsageError(f"unreadable {path}: {error}") from None
     text: Any = dict.fromkeys(TEXT_COLUMNS.intersection(columns), str)
-    table = pd.read_csv(path, dtype=text, keep_default_na=False, na_values=[""])
+    table = pd.read_csv(content, dtype=text, keep_default_na=False, na_values=[""])
     return table.reindex(columns=columns)
 
 
@@ -76,9 +85,13 @@ def read_report(directory: Path) -> dict[str, Any]:
     """Read `report.json`; missing entries are empty.
 
     Raises:
+        UsageError: If it cannot be read.
         FileNotFoundError: If there is none.
     """
-    report = read_json(directory / "report.json")
+    try:
+        report = read_json(directory / "report.json")
+    except ValueError as error:
+        raise UsageError(f"unreadable {directory / 'report.json'}: {error}") from None
     names = ("agent", "suite", "source", "judged_by", "judge", "budget", "last_run_ended_at")
     said: dict[str, Any] = dict.fromkeys((*names, "command"), "")
     said |= {key: {} for key in ("env_steps", "config", "versions", "hardware", "sources")}

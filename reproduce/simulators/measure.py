@@ -211,8 +211,16 @@ def _index(table: pd.DataFrame, keys: list[str]) -> pd.MultiIndex:
 
 
 def read(path: Path) -> pd.DataFrame:
-    """Return a tidy table."""
-    return pd.read_csv(path, keep_default_na=False, na_values=[""], dtype={"note": "str"})
+    """Read a tidy table.
+
+    Raises:
+        UsageError: if it is none.
+    """
+    try:
+        table = pd.read_csv(path, keep_default_na=False, na_values=[""], dtype={"note": "str"})
+        return table[list(COLUMNS)]
+    except (OSError, ValueError, KeyError) as error:
+        raise UsageError(f"unreadable {path}: {error}") from None
 
 
 def medians(table: pd.DataFrame) -> pd.DataFrame:

@@ -20,6 +20,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from reproduce import ROOT
 from reproduce.speed import Finding, workloads
 from reproduce.speed.workloads import UPDATES, Work, build, count_flops
+from suite.base.errors import UsageError
 from suite.base.files import write_json
 
 BASELINE = ROOT / "results" / "throughput" / "exact.json"
@@ -135,8 +136,12 @@ def judge(counts: Mapping[str, Counts], path: Path = BASELINE) -> list[Finding]:
     Raises:
         UsageError: without a baseline.
     """
-    baseline, findings = json.loads(path.read_bytes()), []
-    torch_of, before_of = baseline["torch"], baseline["workloads"]
+    try:
+        baseline = json.loads(path.read_bytes())
+        torch_of, before_of = baseline["torch"], baseline["workloads"]
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise UsageError(f"unreadable {path} ({error}): make it anew with {DECLARE}") from None
+    findings = []
     for name, now in counts.items():
         text = f"not compared: counted with torch {torch_of}, this is {_torch()}"
         is_same, alarm = torch_of == _torch(), False

@@ -88,8 +88,10 @@ class Zero(NamedTuple):
     """Of the action that does nothing."""
     untrained: float = math.nan
     """Of the initial networks of an agent that trains the task."""
+    shortest_episode: int | None = None
+    """Decisions of the shortest episode of random actions; None: not measured."""
     longest_episode: int | None = None
-    """Decisions of the longest episode of random actions; None: not measured."""
+    """Decisions of the longest one."""
 
     @property
     def score(self) -> float:
@@ -105,11 +107,12 @@ def baseline_scores() -> Mapping[tuple[str, str], Zero]:
     with RANDOM_SCORES.open(newline="") as file:
         rows = list(csv.DictReader(file))
     scores = ("mean_return", "idle_return", "untrained_return")
+    lengths = ("shortest_episode", "longest_episode")
     known = {}
     for row in rows:
         random, idle, untrained = (float(row[name] or "nan") for name in scores)
-        longest = int(row["longest_episode"]) if row["longest_episode"] else None
-        known[row["task"], row["protocol"]] = Zero(random, idle, untrained, longest)
+        shortest, longest = (int(row[name]) if row[name] else None for name in lengths)
+        known[row["task"], row["protocol"]] = Zero(random, idle, untrained, shortest, longest)
     for task, protocol in [key for key in known if key[1] == "noframeskip"]:
         # the size of frames changes nothing of play that does not see them
         blind = known[task, protocol]._replace(untrained=float("nan"))

@@ -27,7 +27,7 @@ from reproduce.words import counted
 from suite.base.errors import UsageError
 from suite.settings.command_line import Parser
 from tests.gpus import with_gpus
-from tests.messages import check
+from tests.messages import check, refused
 from tests.reproduce.conftest import record_run, reference
 
 HOUR = 3600.0
@@ -195,6 +195,22 @@ def test_the_measured_speeds_are_of_settings_that_exist() -> None:
         assert row.processor
         assert row.note
         assert min(row.env_steps_per_second, row.warm_up_steps_per_second, row.memory_mib) > 0
+
+
+@pytest.mark.parametrize(
+    ("words", "first"),
+    [
+        ("a2c classic MountainCar-v0 sb3_control", 3_200),  # 16 environments, 200 steps each
+        ("impala atari-7 Breakout-v5 cleanba", 15_872),  # 128 environments, 124 steps
+    ],
+)
+def test_a_run_in_which_no_episode_ends_is_refused(words: str, first: int, tmp_path: Path) -> None:
+    """Training episodes are scored: the line names enough steps."""
+    agent, suite, task, source = words.split()
+    options: dict[str, Any] = {"tasks": [task], "device": "cpu", "source": source}
+    with refused():
+        make_plan(agent, suite, env_steps=first - 1, runs_dir=tmp_path, **options)
+    assert make_plan(agent, suite, env_steps=first, runs_dir=tmp_path, **options)
 
 
 def humanoid(runs_dir: Path, num_seeds: int, **options: Any) -> Plan:

@@ -100,6 +100,15 @@ def test_every_agent_has_an_update_that_is_counted() -> None:
     assert {name.split("-")[1] for name in UPDATES} == set(AGENTS)
 
 
+@pytest.mark.parametrize("content", [None, "{", "[]", '{"torch": "1"}'])
+def test_no_baseline_and_a_damaged_one_are_one_line(content: str | None, path: Path) -> None:
+    """Naming the command that makes it anew."""
+    if content is not None:
+        path.write_text(content)
+    with refused():
+        exact.judge({}, path)
+
+
 @pytest.mark.parametrize("argv", [["--update", "vtrace"], ["--update", "--pair", "HEAD"]])
 def test_a_baseline_is_declared_whole(argv: list[str]) -> None:
     """A part of it would mix two states of the code."""
