@@ -110,10 +110,12 @@ def _say_outlook(plan: Plan, console: Console) -> None:
 
 def _make_plan(request: Request, cluster: Cluster | None, *, is_variant: bool = False) -> Plan:
     from reproduce.gather.baseline import with_baseline
+    from reproduce.judge.outlook import refuse_early
 
     plan = with_baseline(make_plan(**vars(request), cluster=cluster))
     names_seeds = is_variant or request.seeds or request.num_seeds
     plan = keep_declared(plan, counts_begun=not names_seeds)
+    refuse_early(plan)
     check_extensions(plan, plan.runs())
     check_memory(plan)
     return plan

@@ -17,7 +17,7 @@ from reproduce.commands import flags
 from reproduce.gather import references
 from reproduce.gather.collect import on_schedule, window_means
 from reproduce.gather.others import COLUMNS, Curves, read_curves
-from reproduce.judge.zero import Scale, scale_of
+from reproduce.judge.zero import Scale, first_update, scale_of, too_early
 from reproduce.pipeline import curves_beside, exit_status, judge_scores, write_tables
 from reproduce.plan.places import check_writable
 from reproduce.plan.presets import check_agent
@@ -60,9 +60,11 @@ def judge_curves(
         presented[name] = task = find_task(name, protocol)
         try:
             steps, found = score_runs(rows, rule, from_grid, env_steps)
+            config = _config_of(agent, source, task, rule, steps)
+            if steps <= first_update(config):
+                raise UsageError(too_early(agent, source, config))
         except UsageError as error:
             raise UsageError(f"{curves.name}: {name}, {error}") from None
-        config = _config_of(agent, source, task, rule, steps)
         scores += [(name, seed, steps, score, rule) for seed, score in found.items()]
         scales[name] = scale_of(agent, source, config, steps)
         for seed, run in rows.groupby("seed"):

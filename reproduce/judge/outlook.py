@@ -24,7 +24,13 @@ from reproduce.judge.inference import (
     sample,
 )
 from reproduce.judge.verdicts import MIN_TASKS
-from reproduce.judge.zero import Scale, scale_of
+from reproduce.judge.zero import (
+    Scale,
+    first_judgeable_step,
+    first_update,
+    scale_of,
+    too_early,
+)
 from reproduce.plan.declared import MIN_SEEDS
 from reproduce.plan.grid import Plan
 from reproduce.plan.make import command_of
@@ -35,6 +41,7 @@ from reproduce.plan.speeds import find_speed
 from reproduce.plan.status import Run, steps_done
 from reproduce.run.view import duration
 from reproduce.words import counted, reached
+from suite.base.errors import UsageError
 from suite.envs.tasks import find_suite, find_task
 from suite.settings.presets import BUDGETS
 
@@ -70,6 +77,18 @@ def outlooks(plan: Plan) -> list[Outlook]:
     return [
         _outlook(plan, task, plan.env_steps[task], len(plan.declared[task])) for task in plan.tasks
     ]
+
+
+def refuse_early(plan: Plan) -> None:
+    """Refuse a plan that ends a judged task before anything is learned."""
+    judge = plan.preset.judged_by
+    for task, env_steps in plan.env_steps.items():
+        config = plan.config_of(task, env_steps)
+        if judge is None or env_steps > first_update(config):
+            continue
+        if first_judgeable_step(plan.agent, judge, config) is not None:
+            early = too_early(plan.agent, judge, config)
+            raise UsageError(f"--env-steps: {task} ends at {env_steps:,}; {early}")
 
 
 def chance_if_equal(scale: Scale, num_seeds: int) -> float:

@@ -151,6 +151,29 @@ def share(reference: ReferenceScore, final: ReferenceScore | None, zero: Zero) -
     return (reference.mean - zero.score) / gap if gap > 0.0 else math.nan
 
 
+@kept
+def first_judgeable_step(agent: str, source: str, config: Any) -> int | None:
+    """Return the first step at which a source judges what was learned; None: there is none."""
+    task, rule, first = config.find_task(), config.evaluation_rule, first_update(config)
+    zero = zero_of(agent, source, task.name, task.protocol, rule, first)
+    for step in measured_steps(agent, source, task.name, task.protocol):
+        found = None
+        if step > first:
+            found = reference_score(agent, source, task.name, step, rule, task.protocol)
+        scale = Scale(reference=found, zero=zero)
+        if found and not (scale.obstacle or nothing_learned(found, zero, config)):
+            return step
+    return None
+
+
+def too_early(agent: str, source: str, config: Any) -> str:
+    """Return the refusal of a step at or before the first update, with the first that is judged."""
+    step = first_judgeable_step(agent, source, config)
+    first = f"{first_update(config):,}"
+    way = f"{source} judges from {step:,} on" if step else f"{source} judges no step of this task"
+    return f"the first update is at {first} environment steps: {way}"
+
+
 def scale_of(agent: str, source: str | None, config: Any, env_steps: int) -> Scale:
     """Return the scale of a task at a step."""
     task, rule = config.find_task(), config.evaluation_rule

@@ -102,6 +102,7 @@ report sac classic
 evaluate nowhere
 evaluate nowhere --episodes 0
 compare nowhere ../../x
+sac mujoco-9 --like jaxrl --tasks HalfCheetah-v4 --env-steps 5000
 """
 """Lines whose mistake only an agent, or torch, can tell."""
 

@@ -14,6 +14,7 @@ from reproduce.commands.judge import score_runs
 from reproduce.gather.others import COLUMNS, read_curves
 from reproduce.plan.grid import PUBLISHED
 from reproduce.report.tables import read_table
+from suite.base.errors import UsageError
 from tests.messages import check, refused
 from tests.reproduce.conftest import TASK, Say, pendulum, record_run, recorded
 
@@ -69,15 +70,16 @@ def test_no_reference_without_learning_judges(agent: str, height: float, tmp_pat
     assert pd.isna(row["ci_low"])
 
 
-def test_curves_that_end_before_the_first_update_are_not_judged(tmp_path: Path) -> None:
-    """The note names the update; at a later step the reference's share is small but known."""
+def test_curves_that_end_before_the_first_update_are_refused(tmp_path: Path) -> None:
+    """The line names the first step that is judged, whose share is small but known."""
     rows = [("HalfCheetah-v4", seed, 5_000, 0.0) for seed in (1, 2, 3)]
     table = pd.DataFrame(rows, columns=["task", "seed", "env_steps", "mean_return"])
     table.to_csv(tmp_path / "curves.csv", index=False)
-    (row,) = judge_curves("sac", tmp_path / "curves.csv", "jaxrl")["verdicts"].to_dict("records")
-    assert row["verdict"] == "nothing learned"
-    assert "the first update is at 10,001" in row["note"]
-    table.assign(env_steps=25_000).to_csv(tmp_path / "curves.csv", index=False)
+    said = r"the first update is at 10,001 environment steps: jaxrl judges from ([\d,]+) on$"
+    with pytest.raises(UsageError, match=said) as error:
+        judge_curves("sac", tmp_path / "curves.csv", "jaxrl")
+    first = int(re.findall(said, str(error.value))[0].replace(",", ""))
+    table.assign(env_steps=first).to_csv(tmp_path / "curves.csv", index=False)
     (row,) = judge_curves("sac", tmp_path / "curves.csv", "jaxrl")["verdicts"].to_dict("records")
     assert row["verdict"] != "nothing learned"
     assert 0.0 < row["reference_share"] < 0.2

@@ -8,12 +8,13 @@ from typing import Any
 import pytest
 
 from agents import AGENTS
-from reproduce.gather.references import ReferenceScore, reference_score
+from reproduce.gather.references import ReferenceScore, measured_steps, reference_score
 from reproduce.judge import zero as judged_zero
 from reproduce.judge.untrained import untrained_config
 from reproduce.judge.zero import (
     Zero,
     final_reference,
+    first_judgeable_step,
     first_update,
     nothing_learned,
     share,
@@ -146,6 +147,21 @@ def test_training_episodes_count_once_all_can_have_ended(
     assert nothing_learned(dataclasses.replace(at, rule="sampled"), KNOWN, config) == ""
     monkeypatch.setattr(judged_zero, "baseline_scores", dict)  # an unknown length decides nothing
     assert nothing_learned(at, KNOWN, config) == ""
+
+
+def test_the_first_judgeable_step_is_the_first_without_a_reason() -> None:
+    """And every earlier one has a reason, or no reference."""
+    config = config_of("sac", "mujoco", "jaxrl", CHEETAH)
+    first = first_judgeable_step("sac", "jaxrl", config)
+    assert first is not None
+    steps = measured_steps("sac", "jaxrl", CHEETAH)
+    assert steps[:2] == (5_000, 10_000)
+    reasons = [of_source("sac", "mujoco", "jaxrl", CHEETAH, t)[0] for t in steps if t <= first]
+    assert reasons[-1] == ""
+    assert all(reasons[:-1])
+    standing = config_of("sac", "classic", "sb3_control", "MountainCarContinuous-v0")
+    assert first_judgeable_step("sac", "sb3_control", standing) is None
+    assert first_judgeable_step("sac", "jaxrl", config_of("sac", "classic", "tuned")) is None
 
 
 def test_the_share_is_of_the_final_gap() -> None:
