@@ -211,21 +211,26 @@ def test_a_notebooks_cell_shows_the_figure(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """One, in the place of those before it, beside what the run says."""
-    shown: list[bytes] = []
-    cell = SimpleNamespace(update=lambda image: shown.append(image.data))
+    cells: list[list[bytes]] = []
+    """Images of each cell, one after another."""
 
     def display(image: Any, display_id: bool) -> object:
         assert display_id
-        assert not shown, "another cell"
-        cell.update(image)
-        return cell
+        cells.append([image.data])
+        return SimpleNamespace(update=lambda image: cells[-1].append(image.data))
 
     monkeypatch.setattr(live, "DRAW_SECONDS", 0)
     monkeypatch.setattr(live, "Console", partial(Console, force_jupyter=True))
     monkeypatch.setattr("IPython.display.display", display)
     assert a2c.main([*WORDS, "--plot", f"--out={tmp_path}"]) == 0
-    assert shown
-    assert all(each.startswith(b"\x89PNG") for each in shown)
+    assert len(cells) == 1
     said = capsys.readouterr().out
     assert "seed-2 finished" in said
     assert "not drawn" not in said
+    curves, runs = Curves(live.Console()), {("CartPole-v1", 1): tmp_path / "seed-1"}
+    curves.update(runs)
+    with (tmp_path / "seed-1" / "updates.csv").open("a") as table:
+        table.write("2000,400\n")
+    curves.update(runs)
+    assert len(cells) == len(cells[-1]) == 2
+    assert all(image.startswith(b"\x89PNG") for images in cells for image in images)
