@@ -164,8 +164,15 @@ def test_a_setting_is_shown_where_a_source_differs_from_the_default() -> None:
     assert cells["`sb3_control`"] == ""
 
 
-def test_costs_are_those_of_the_records() -> None:
-    """Wall time of a task's runs times the cores of each: IMPALA's has two."""
+def test_what_is_published_is_in_the_tables() -> None:
+    """Every row of every verdicts.csv is a row of the results, and a verdict of the matrix.
+
+    Costs are the wall time of a task's runs times the cores of each: IMPALA's has two.
+    """
+    tables = [pd.read_csv(path) for path in (ROOT / "results/published").glob("*/*/verdicts.csv")]
+    rows = [line for line in pages.results().splitlines() if line.startswith("| [")]
+    assert len(rows) == sum(map(len, tables))
+    assert pages.matrix().count("(/results/published/") == len(rows)
     cells = {(str(cell["folder"]), cell["task"]): cell for cell in pages.cells()}
     for folder, task, cores in (
         ("results/published/impala-classic/tuned", "CartPole-v1", 2),
@@ -175,14 +182,6 @@ def test_costs_are_those_of_the_records() -> None:
         records = [json.loads(path.read_text()) for path in paths]
         hours = cores * sum(record["wall_seconds"] for record in records) / 3600
         assert cells[str(ROOT / folder), task]["core_hours"] == pytest.approx(hours)
-
-
-def test_what_is_published_is_in_the_tables() -> None:
-    """Every row of every verdicts.csv is a row of the results, and a verdict of the matrix."""
-    tables = [pd.read_csv(path) for path in (ROOT / "results/published").glob("*/*/verdicts.csv")]
-    rows = [line for line in pages.results().splitlines() if line.startswith("| [")]
-    assert len(rows) == sum(map(len, tables))
-    assert pages.matrix().count("(/results/published/") == len(rows)
 
 
 def test_every_column_of_a_grids_tables_is_explained() -> None:
