@@ -36,6 +36,7 @@ def main(argv: Sequence[str]) -> int:
     parser.add_argument("--turns", type=whole, default=3, help="of each engine (default: 3)")
     parser.add_argument("--seconds", type=float, default=1.0, help="of a turn (default: 1)")
     parser.add_argument("--out", type=Path, default=OUT, help=f"default: {OUT}, by machine")
+    parser.add_argument("--busy", action="store_true", help="measure beside other programs, too")
     text = "compare what engines give, not their speeds"
     parser.add_argument("--same-work", action="store_true", help=text)
     options = parser.parse(argv)
@@ -89,7 +90,10 @@ def _compare_work(tasks: Sequence[str], options: Any, folder: Path, argv: Sequen
 def _measure(tasks: Sequence[str], options: Any, folder: Path, argv: Sequence[str]) -> int:
     from reproduce.simulators import claims, figures, measure
 
-    _tell(folder, turns=" ".join(argv))
+    busy = measure.busy_cores()
+    if busy > measure.MOST_BUSY and not options.busy:
+        raise UsageError(f"{busy:.1f} cores are at work: wait until nothing runs, or --busy")
+    _tell(folder, busy_cores=round(busy, 2), turns=" ".join(argv))
     path, console, any_turn = folder / "turns.csv", flags.make_console(), False
     sizes = [(n, k) for n in options.num_envs for k in options.threads if k <= n]
     for cell in (measure.Cell(task, *size) for task in tasks for size in sizes):

@@ -2,6 +2,7 @@
 
 import os
 import signal
+import time
 from pathlib import Path
 
 import numpy as np
@@ -53,7 +54,7 @@ def test_the_command_writes_a_row_for_each_engine_mode_and_turn(
     """
     monkeypatch.setattr(figures, "draw", lambda *_: [])  # `test_tables.py` draws them
     flags = ["simulators", "--tasks", "CartPole-v1", "--num-envs", "4", "--seconds", "0.05"]
-    flags += ["--out", str(tmp_path), "--engines"]
+    flags += ["--busy", "--out", str(tmp_path), "--engines"]
     assert main([*flags, "envpool-async-2", "encore", "--turns", "2"]) == 0
     (path,) = tmp_path.glob("*/turns.csv")
     rows, said = measure.read(path), capsys.readouterr().out
@@ -154,5 +155,20 @@ def test_a_training_tells_its_speed_and_shares() -> None:
 def test_bad_input_is_one_line(flags: str, tmp_path: Path) -> None:
     """Nothing is measured and nothing written."""
     with refused(f"simulators {flags}"):
-        main(["simulators", *flags.split(), "--out", str(tmp_path)])
+        main(["simulators", *flags.split(), "--busy", "--out", str(tmp_path)])
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_loaded_machine_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A process that computes is seen; one that sleeps is not."""
+    monkeypatch.setattr(measure, "busy_cores", lambda: 0.31)
+    with pytest.raises(UsageError, match=r"^0\.3 cores are at work: .* or --busy$"):
+        main(["simulators"])
+    monkeypatch.undo()
+
+    def compute(seconds: float) -> None:
+        until = time.perf_counter() + seconds
+        while time.perf_counter() < until:
+            pass
+
+    assert measure.busy_cores(0.5, compute) > 0.9
