@@ -157,8 +157,8 @@ def test_a_click_turns_sources_seeds_and_times_on_and_off(browser: Browser, root
         ink = "({ _fullLayout }) => _fullLayout.font.color"
         light = chart.evaluate(ink)
         page.emulate_media(color_scheme="dark")
-        page.wait_for_timeout(300)
-        assert chart.evaluate(ink) != light
+        changed = f"light => ({ink})(document.querySelector('#curves .plot')) !== light"
+        page.wait_for_function(changed, arg=light)
         expect(title).to_have_text("seconds of wall time, ours alone")
         assert page.locator(".modebar-btn[data-attr='cloud'], [data-title*='hare']").count() == 0
         chart.hover(position={"x": 250, "y": 300})
