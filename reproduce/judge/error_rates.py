@@ -41,12 +41,14 @@ SPREADS = (0.05, 0.08, 0.15, 0.30, 0.50)
 COUNTS = ((3, 3), (3, 10), (3, 30), (5, 3), (5, 10), (10, 10))
 """Number of our seeds, and of the reference's runs."""
 RESAMPLED_AT = 1_000_000
+"""Environment steps at which published runs are scored, to be resampled."""
 TRUTHS = {"Short by exactly the margin": MARGIN_FRACTION, "Equal": 0.0}
 """True means of ours beside theirs, by the titles of their tables."""
 SEED = 20_240_601
 NUM_REPETITIONS = 40_000
 NUM_SUITES = 10_000
 CHUNK = 2_000
+"""Repetitions held in memory at a time."""
 
 Scores = Float[np.ndarray, "*repetitions _"]
 Draw = Callable[[np.random.Generator, tuple[int, ...]], np.ndarray]

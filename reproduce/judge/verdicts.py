@@ -78,7 +78,10 @@ class Verdict:
     ci_high: float = math.nan
     p_below: float = math.nan
     seeds_to_settle: int | None = None
-    """Of ours, all else unchanged; None: no number up to `MAX_SEEDS`. See `docs/columns.md`."""
+    """Smallest number of our seeds with another verdict than `inconclusive` if our mean, both
+    spreads and the reference stayed as they are; too few for a test: what a test needs; decided:
+    their number. None: no number up to `MAX_SEEDS`, for more seeds of ours cannot make up for few
+    runs of the reference, or a test is impossible."""
     ratio: float
     note: str = ""
 

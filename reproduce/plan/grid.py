@@ -103,8 +103,8 @@ class Plan(Request):
     cluster: Cluster | None = None
     maker: Maker = OURS
     behaviours: Mapping[str, int] = field(default_factory=dict)
-    """Of a published grid that is drawn again: by task, the behaviour whose runs count, not
-    today's."""
+    """Of a published grid that is drawn again: by task, the number of the behaviour whose runs
+    count; those of another number than today's are remarked. In other plans today's code counts."""
 
     @cached_property
     def today(self) -> Code:

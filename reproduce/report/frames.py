@@ -12,6 +12,7 @@ import numpy as np
 import pandas as pd
 
 from reproduce.judge.aggregates import WIDEST
+from suite.base.errors import UsageError
 from suite.envs.tasks import possible_returns
 
 COMMON: dict[str, str] = dict.fromkeys(("task", "source", "role", "kind", "seed"), "str")
@@ -41,8 +42,15 @@ Credits = Mapping[str, Mapping[str, str]]
 
 
 def checked(frame: pd.DataFrame, schema: Mapping[str, str]) -> pd.DataFrame:
-    """Return the schema's columns in its types."""
-    return frame[list(schema)].astype(dict(schema)).reset_index(drop=True)
+    """Return the schema's columns in its types.
+
+    Raises:
+        UsageError: If a column is missing or holds something else.
+    """
+    try:
+        return frame[list(schema)].astype(dict(schema)).reset_index(drop=True)
+    except (KeyError, TypeError, ValueError) as error:
+        raise UsageError(f"no figure can be drawn of this table: {error}") from None
 
 
 def learning_curves(

@@ -6,6 +6,7 @@ import pandas as pd
 from reproduce.report import frames
 from reproduce.report.tables import COLUMNS
 from suite.envs.tasks import possible_returns
+from tests.messages import refused
 from tests.reproduce.report.tables import NAN, curve, no_rows, reference, score, verdict
 
 
@@ -100,6 +101,14 @@ def test_rules_never_share_an_axis() -> None:
     frame = frames.learning_curves({"x": curve("A", 1, [40])}, pd.concat([other, both]))
     published = frame[frame["role"] != "ours"]
     assert published["role"].tolist() == ["judge", "judge"]
+
+
+def test_a_table_that_fits_no_schema_is_refused() -> None:
+    """In one line, before anything is drawn."""
+    with refused():
+        frames.learning_curves({"ours": curve("A", 1, [10]).assign(env_steps="ten")})
+    with refused():
+        frames.checked(pd.DataFrame({"task": ["A"]}), frames.CURVES)
 
 
 def test_every_source_has_a_look_of_its_own() -> None:
