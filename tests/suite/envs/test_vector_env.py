@@ -372,3 +372,16 @@ def test_parts_of_rewards_come_if_asked_for_and_change_nothing_else() -> None:
         assert one.reward_parts.shape == (1, 2, 0)
         assert_same_steps(one, other._replace(reward_parts=one.reward_parts))
         np.testing.assert_array_equal(other.reward_parts[..., 0], one.raw_rewards)
+
+
+@pytest.mark.parametrize(
+    "name", ["CartPole-v1", "StatelessCartPole-v1", "Hopper-v4", "Claw-v0", "gymnasium:CartPole-v1"]
+)
+def test_the_spaces_of_a_task_are_known_before_it_is_made(name: str) -> None:
+    """Sizes, not bounds; a game may have fewer actions than were counted."""
+    task = find_task(name)
+    made, told = VectorEnv(task, environment_seeds([1], 1, "test")).spaces, Spaces.of(task)
+    assert told._replace(low=made.low, high=made.high) == made
+    assert told.continuous == made.continuous
+    game = VectorEnv(QBERT, environment_seeds([1], 1, "test")).spaces
+    assert Spaces.of(QBERT) == game._replace(num_outputs=18)
