@@ -14,10 +14,10 @@ TORCH := --no-deps $(TORCH_INDEX:%=--index-url %) --requirement requirements/tor
 # Bytecode is written even in a shell that forbids it, else every process compiles all files anew.
 export PYTHONDONTWRITEBYTECODE :=
 PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest --benchmark-disable
-# One test more at once than there are cores, as some wait; eight at most, of up to 1 GB each. Each
+# Two tests more at once than there are cores, as some wait; eight at most, of up to 1 GB each. Each
 # process imports all of them first, for ten seconds.
 # A test that ends its process ends the run: xdist would wait for ever for the tests it had.
-BESIDE := --numprocesses $(shell expr $$(getconf _NPROCESSORS_ONLN) + 1) --maxprocesses 8 \
+BESIDE := --numprocesses $(shell expr $$(getconf _NPROCESSORS_ONLN) + 2) --maxprocesses 8 \
 	--max-worker-restart 0
 
 .PHONY: reproduce venv lock browser test test-all test-slow test-gpu check format lint types
@@ -122,10 +122,10 @@ site: venv
 	OMP_NUM_THREADS=1 NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict --site-dir site
 
 ## Make the beginning of one published run of every agent again, byte by byte, as many at once as
-## there are cores (a minute): the rows of its first five seconds, or the first one.
+## there are cores (a minute): the rows of its first two seconds, or the first one.
 verify: venv
 	echo a2c acer acer_continuous impala ppo sac sac_alf sac_discrete sac_value | xargs -n 1 \
-		-P $$(getconf _NPROCESSORS_ONLN) $(BIN)/python -m reproduce verify --seconds 5
+		-P $$(getconf _NPROCESSORS_ONLN) $(BIN)/python -m reproduce verify --seconds 2
 
 ## Benchmarks, without the type checks of the tests; their times go to .benchmarks/speed.json.
 bench: venv
