@@ -438,7 +438,7 @@ def test_a_run_that_hangs_is_killed_and_one_that_works_is_not(
         "if not os.fork():\n    os.setsid()\n    time.sleep(1.5)\n"
         "    os.kill(os.getppid(), signal.SIGCONT)\n    os._exit(0)\n"
         "os.kill(os.getpid(), signal.SIGSTOP)\n" + FINISH,
-        2: "import threading\nlock = threading.Lock()\nlock.acquire()\nlock.acquire()",
+        2: "import threading\nlock = threading.Lock()\nlock.acquire()\nlock.acquire(timeout=60)",
         3: work + FINISH,
         4: f"import subprocess\nwork = 'import time; ' + {work!r}\n"
         "subprocess.run([sys.executable, '-c', work], check=True)\n" + FINISH,
