@@ -9,14 +9,12 @@ import pytest
 import torch
 
 from agents import a2c
-from suite import actor_critic
 from suite.nets.optimisers import FlatWeights, InTurn, RMSprop
 from tests.agents.trainings import (
     CONTROL,
     CPU,
     SWINGING,
     doubled,
-    random_flags,
     random_transitions,
     tiny,
 )
@@ -27,73 +25,6 @@ TORCH_FORM: dict[str, Any] = {"rmsprop_epsilon_in_root": False, "rmsprop_initial
 
 
 # Mathematics
-
-
-@pytest.mark.parametrize("gae_lambda", [1.0, 0.95, 0.0])
-def test_advantages_equal_a_slow_double_loop(gae_lambda: float) -> None:
-    """Sum of (gamma lambda)^k times the errors up to the first end, values after truncations."""
-    rng = np.random.default_rng(0)
-    steps, num_envs, gamma = 12, 5, 0.9
-    rewards, values, next_values = rng.normal(size=(3, steps, num_envs))
-    terminations, truncations, _ = random_flags(rng, steps, num_envs)
-    assert terminations.any()
-    assert truncations[:-1].any()
-    expected = np.zeros((steps, num_envs))
-    for t in range(steps):
-        for i in range(num_envs):
-            for k in range(t, steps):
-                value = 0.0 if terminations[k, i] else gamma * next_values[k, i]
-                error = rewards[k, i] + value - values[k, i]
-                expected[t, i] += (gamma * gae_lambda) ** (k - t) * error
-                if terminations[k, i] or truncations[k, i]:
-                    break
-    ours = a2c.gae(
-        torch.from_numpy(rewards),
-        torch.from_numpy(gamma * ~terminations),
-        torch.from_numpy((~(terminations | truncations)).astype(float)),
-        torch.from_numpy(values),
-        torch.from_numpy(next_values),
-        gae_lambda,
-    )
-    np.testing.assert_allclose(ours.numpy(), expected, rtol=1e-12)
-
-
-def test_losses_equal_a_slow_float64_derivation() -> None:
-    """Means over valid rows, element by element; any sign error shows in its own term."""
-    rng = np.random.default_rng(0)
-    columns = rng.normal(size=(5, 4, 3))
-    valid = rng.uniform(size=(4, 3)) < 0.7
-    log_probs, entropies, values, advantages, returns = columns
-    tensors = torch.from_numpy(columns)
-    weights = torch.from_numpy(valid / valid.sum())
-    parts = a2c.losses(tensors[0], tensors[1], tensors[2], tensors[3], tensors[4], weights)
-    policy = value = entropy = 0.0
-    for t in range(4):
-        for i in range(3):
-            if valid[t, i]:
-                policy -= log_probs[t, i] * advantages[t, i] / valid.sum()
-                value += (returns[t, i] - values[t, i]) ** 2 / valid.sum()
-                entropy += entropies[t, i] / valid.sum()
-    np.testing.assert_allclose([float(p) for p in parts], [policy, value, entropy], rtol=1e-12)
-    config = replace(TINY, value_coef=0.3, entropy_coef=0.2)
-    assert float(parts.total(config)) == pytest.approx(policy + 0.3 * value - 0.2 * entropy)
-
-
-def test_log_probabilities_and_entropies_equal_torch_distributions() -> None:
-    generator = torch.Generator().manual_seed(0)
-    logits = torch.randn(3, 2, 4, generator=generator)
-    actions = torch.randint(0, 4, (3, 2), generator=generator)
-    reference = torch.distributions.Categorical(logits=logits)
-    log_probs, entropies = actor_critic.categorical(logits, actions)
-    torch.testing.assert_close(log_probs, reference.log_prob(actions))
-    torch.testing.assert_close(entropies, reference.entropy())
-
-    means, log_stds = logits, torch.tensor([-1.0, 0.0, 0.5, 0.2])
-    draws = torch.randn(3, 2, 4, generator=generator)
-    normal = torch.distributions.Normal(means, log_stds.exp().expand_as(means))
-    log_probs, entropies = actor_critic.gaussian(means, log_stds, draws)
-    torch.testing.assert_close(log_probs, normal.log_prob(draws).sum(-1))
-    torch.testing.assert_close(entropies, normal.entropy().sum(-1))
 
 
 def test_drawn_actions_have_the_policys_probabilities() -> None:
@@ -152,14 +83,16 @@ def test_separate_optimisers_are_two_of_torchs_one_after_the_other(shared_trunk:
             columns = batch.rewards, batch.discounts, batch.trace_mask, values[:-1], values[1:]
             advantages = a2c.gae(*columns, 1.0)
             returns = advantages + values[:-1]
-        norms = []
+        norms, diagnostics = [], []
         for i, torchs in enumerate(theirs):
             outputs = a2c.evaluate_actions(slow, batch.obs[:-1], batch.actions)
             log_probs, entropies, values = outputs
-            policy = -(log_probs * advantages + 0.1 * entropies) * batch.weights
-            value = 0.5 * (values - returns).square() * batch.weights
+            policy_loss = -(log_probs * advantages * batch.weights).sum()
+            value_loss = ((values - returns).square() * batch.weights).sum()
+            entropy = (entropies * batch.weights).sum()
+            diagnostics.append([policy_loss.item(), value_loss.item(), entropy.item()])
             torchs.zero_grad()
-            (value if i else policy).sum().backward()
+            (0.5 * value_loss if i else policy_loss - 0.1 * entropy).backward()
             gradients = [torch.zeros_like(p) if p.grad is None else p.grad for p in parameters]
             norms.append(torch.cat([g.flatten() for g in gradients]).norm().item())
             for parameter, gradient in zip(parameters, gradients, strict=True):
@@ -168,12 +101,10 @@ def test_separate_optimisers_are_two_of_torchs_one_after_the_other(shared_trunk:
             torchs.step()
         row = a2c.update(learner, config, batch, 1e-2)
         assert min(norms) > 0.05
+        assert row[:3].tolist() == pytest.approx(diagnostics[0], rel=1e-9)
         assert row[3].item() == pytest.approx(math.hypot(*norms), rel=1e-9)
         for ours, other in zip(network.parameters(), parameters, strict=True):
             torch.testing.assert_close(ours, other, atol=1e-6, rtol=1e-5)
-
-
-# Training on the real simulator
 
 
 def test_explained_variance_is_that_of_the_interval() -> None:

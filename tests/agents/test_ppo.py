@@ -105,10 +105,10 @@ def test_an_update_is_stable_baselines3s(spaces: Spaces, name: str) -> None:
         torch.testing.assert_close(mine, theirs, atol=1e-6, rtol=1e-5)
 
 
-@pytest.mark.parametrize("how", ["none", "value_targets"])
-def test_what_acted_is_judged_in_float64(how: str) -> None:
+@pytest.mark.parametrize(("how", "gae_lambda"), [("none", 1.0), ("value_targets", 0.9)])
+def test_what_acted_is_judged_in_float64(how: str, gae_lambda: float) -> None:
     """Advantages and returns by the sum over later errors, Eq. 11; values in the head's unit."""
-    config = tiny("ppo", unroll_length=8, reward_normalisation=how, gae_lambda=0.9)
+    config = tiny("ppo", unroll_length=8, reward_normalisation=how, gae_lambda=gae_lambda)
     learner = ppo.make_learner(config, CONTROL, CPU)
     learner.return_moments.add(torch.tensor([1.0, 5.0]), torch.tensor([0.5, 0.5]))
     unit = learner.return_moments.deviation().item() if how == "value_targets" else 1.0
@@ -124,7 +124,7 @@ def test_what_acted_is_judged_in_float64(how: str) -> None:
             for k in range(t, 8):
                 error = exact.rewards[k, n] + exact.discounts[k, n] * values[k + 1, n]
                 advantage += factor * (error - values[k, n]).item()
-                factor *= 0.9 * (exact.discounts[k, n] * exact.trace_mask[k, n]).item()
+                factor *= gae_lambda * (exact.discounts[k, n] * exact.trace_mask[k, n]).item()
             assert rows.advantages[t, n].item() == pytest.approx(advantage, abs=1e-5)
             returned = (advantage + values[t, n].item()) / unit
             assert rows.returns[t, n].item() == pytest.approx(returned, abs=1e-5)
