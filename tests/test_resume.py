@@ -20,13 +20,12 @@ from suite import session
 from suite.base.errors import UsageError
 from suite.envs.vector_env import Step, VectorEnv
 from suite.record.journal import Journal
-from suite.record.manifest import POLICY
 from suite.record.recorder import Recorder
 from suite.settings.command_line import run_main
 from tests.agents.trainings import module_of
 from tests.flags import flags
+from tests.runs import repeatable, run_json, tree
 
-EXACT = ("episodes.csv", "evaluations.csv", "updates.csv")
 REPORTS: dict[str, Any] = {"device": "cpu", "evaluation_episodes": 1}
 STEPS = REPORTS | {"seeds": (3, 4), "env_steps": 120, "num_envs": 2, "hidden_sizes": (16, 16)}
 STEPS |= {"batch_size": 8, "learning_starts": 30, "log_interval": 30, "evaluation_interval": 60}
@@ -74,13 +73,6 @@ class Killed(BaseException):
     """What ends a training in the middle."""
 
 
-def tables(directory: Path) -> dict[str, bytes]:
-    """Return the tables of all seeds, and their policies of the best evaluation."""
-    paths = [path for name in EXACT for path in directory.glob(f"seed-*/{name}")]
-    paths += directory.glob("seed-*/best/*")
-    return {str(path.relative_to(directory)): path.read_bytes() for path in paths}
-
-
 def train(config: Any, directory: Path, checkpoint_seconds: float = 1e9) -> Recorder:
     agent = type(config).__module__.removeprefix("agents.")
     run = {"agent": agent, "task": config.task, "config": asdict(config)}
@@ -123,7 +115,7 @@ def test_a_training_cut_at_any_step_ends_with_the_same_bytes(
     monkeypatch.setattr(session, "VectorEnv", Mortal)
     monkeypatch.setattr(Journal, "is_due", is_due)
     train(config, tmp_path / "whole")
-    expected = tables(tmp_path / "whole")
+    expected = repeatable(tmp_path / "whole")
     assert len(expected) >= len(config.seeds)  # else nothing is compared
 
     generator, quarter = random.Random(agent), num_steps // 4
@@ -134,7 +126,7 @@ def test_a_training_cut_at_any_step_ends_with_the_same_bytes(
     last = 0
     recorder = train(config, tmp_path / "cut")
     assert recorder.snapshot is not None
-    assert tables(tmp_path / "cut") == expected
+    assert repeatable(tmp_path / "cut") == expected
 
 
 @pytest.mark.usefixtures("unchecked")
@@ -151,10 +143,7 @@ def test_an_extended_run_has_the_bytes_of_one_that_was_longer_from_the_start(
     assert recorder.snapshot is not None  # the third goes on from the second, that from the first
     recorder = train(config, tmp_path / "grown")
     assert recorder.snapshot is not None
-    assert tables(tmp_path / "grown") == tables(tmp_path / "whole")
-    for seed in config.seeds:
-        names = [tmp_path / which / f"seed-{seed}" / POLICY[0] for which in ("grown", "whole")]
-        assert names[0].read_bytes() == names[1].read_bytes()
+    assert repeatable(tmp_path / "grown") == repeatable(tmp_path / "whole")
 
 
 @pytest.mark.usefixtures("unchecked")
@@ -177,16 +166,15 @@ def test_seeds_killed_as_they_ended_go_on(tmp_path: Path, monkeypatch: pytest.Mo
             sac.main([*command, f"--out={cut}"])
     shutil.copytree(cut, other)
     for folder, torch in ((cut, None), (other, "3.0")):
-        finished = folder / "seed-1"
-        before = {path: path.read_bytes() for path in finished.rglob("*") if path.is_file()}
+        before = tree(folder / "seed-1")
         if torch:
             monkeypatch.setattr("suite.base.hardware.versions", lambda: {"torch": "3.0"})
         assert sac.main([*command, f"--out={folder}"]) == 0
-        assert before == {path: path.read_bytes() for path in before}
-        record = json.loads((folder / "seed-2" / "run.json").read_text())
+        assert tree(folder / "seed-1") == before
+        record = run_json(folder, 2)
         assert record["status"] == "finished"
         assert torch in (None, record["versions"]["torch"])
-    assert tables(cut) == tables(whole)
+    assert repeatable(cut) == repeatable(whole)
     with pytest.raises(UsageError, match="holds a finished run"):
         sac.main([*command, f"--out={other}"])
 
@@ -194,26 +182,27 @@ def test_seeds_killed_as_they_ended_go_on(tmp_path: Path, monkeypatch: pytest.Mo
 @pytest.mark.usefixtures("unchecked")
 def test_a_run_that_cannot_be_extended_is_refused_and_left_as_it_is(tmp_path: Path) -> None:
     """Without its checkpoint, with other settings or in other company it would be another run."""
-    command = ["--task=CartPole-v1", "--device=cpu", "--evaluation-rule=training"]
-    command += [f"--out={tmp_path}", "--log-interval=200"]
+    command = ["--task=CartPole-v1", "--device=cpu", "--evaluation-rule=sampled"]
+    command += ["--evaluation-episodes=1", "--log-interval=200", f"--out={tmp_path}"]
     kept, dropped = tmp_path / "seed-1", tmp_path / "seed-2"
     assert a2c.main([*command, "--seeds=1", "--env-steps=400"]) == 0
     assert a2c.main([*command, "--seeds=2", "--env-steps=400", "--drop-checkpoints"]) == 0
     assert (kept / "checkpoint").exists()
     assert not (dropped / "checkpoint").exists()
-    before = {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
+    before = tree(tmp_path)
     for seed, changes, reason in (
         (2, ["--env-steps=800"], "cannot be extended (its checkpoint is gone)"),
         (1, ["--env-steps=800", "--gamma=0.5"], "cannot be extended (its checkpoint has another"),
+        (1, ["--env-steps=800", "--keep-best"], "its checkpoint has another keep_best"),
         (1, ["--env-steps=400"], "holds a finished run: choose"),
         (1, ["--env-steps=200"], "holds a finished run: choose"),
     ):
         with pytest.raises(UsageError) as error:
             a2c.main([*command, f"--seeds={seed}", *changes])
         assert reason in str(error.value)
-        assert before == {path: path.read_bytes() for path in before}
+        assert tree(tmp_path) == before
     assert a2c.main([*command, "--seeds=1", "--env-steps=800"]) == 0
-    record = json.loads((kept / "run.json").read_text())
+    record = run_json(tmp_path)
     assert (record["config"]["env_steps"], len(record["resumed_at"])) == (800, 1)
 
 
@@ -255,9 +244,8 @@ def test_a_command_that_is_asked_to_stop_writes_a_checkpoint(
     assert module_of(agent).main([*words(config), "--out", str(tmp_path / "cut")]) == 0
     said = [line for line in capsys.readouterr().out.splitlines() if "goes on" in line]
     assert said == [f"seed-{seed} goes on past {steps} env_steps" for seed in config.seeds]
-    record = json.loads((tmp_path / "cut" / f"seed-{config.seeds[0]}" / "run.json").read_text())
-    assert len(record["resumed_at"]) == 1
-    assert tables(tmp_path / "cut") == tables(tmp_path / "whole")
+    assert len(run_json(tmp_path / "cut", config.seeds[0])["resumed_at"]) == 1
+    assert repeatable(tmp_path / "cut") == repeatable(tmp_path / "whole")
 
 
 @pytest.mark.usefixtures("unchecked")
@@ -293,7 +281,7 @@ def test_a_command_killed_at_random_moments_ends_with_the_same_bytes(
         assert process.returncode in (0, -signal.SIGKILL)
     assert finished() or module_of(agent).main(command[3:]) == 0
     assert finished()
-    assert tables(folder) == tables(whole)
+    assert repeatable(folder) == repeatable(whole)
 
 
 def words(config: Any) -> list[str]:

@@ -1,6 +1,5 @@
 """Each agent, through its own command, far enough to see that it learns."""
 
-import json
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -10,6 +9,7 @@ from agents import AGENTS
 from reproduce.plan.tables import read_table
 from suite.envs.tasks import find_task
 from tests.agents.trainings import module_of
+from tests.runs import run_json
 
 SAMPLED = "--evaluation-rule=sampled"
 EARLY = "--learning-starts=500"
@@ -31,7 +31,7 @@ def train(agent: str, task: str, folder: Path, *flags: str) -> Path:
     """Train by the agent's command, whose imports are done here; return the run's folder."""
     command = ["--task", task, "--device=cpu", f"--out={folder}", *flags]
     assert module_of(agent).main(command) == 0
-    record = json.loads((folder / "seed-1" / "run.json").read_text())
+    record = run_json(folder)
     assert (record["status"], record["task"]) == ("finished", task)
     assert len(read_table(folder / "seed-1" / "updates.csv")) > 0
     return folder / "seed-1"

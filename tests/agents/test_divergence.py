@@ -3,7 +3,6 @@
 They are injected where they would arise: into the simulator's rewards and the weights.
 """
 
-import json
 import re
 from collections.abc import Callable
 from pathlib import Path
@@ -18,6 +17,7 @@ from suite import session
 from suite.envs.vector_env import Step, VectorEnv
 from tests.agents.trainings import SETTINGS, fields, module_of
 from tests.flags import flags
+from tests.runs import run_json
 
 LOG_INTERVAL, POISONED = 50, 145
 TINY = {"env_steps": 240, "log_interval": LOG_INTERVAL, "learning_starts": 24, "replay_start": 0}
@@ -91,7 +91,7 @@ def test_what_is_no_number_is_found_within_one_log_interval(
     if agent in ("sac_discrete", "acer"):
         settings["task"] = "CartPole-v1"
     assert module.main([f"--out={tmp_path}", *flags(settings)]) == 2
-    record = json.loads((tmp_path / "seed-1" / "run.json").read_text())
+    record = run_json(tmp_path)
     assert record["status"] == "diverged"
     found = re.fullmatch(r"non-finite .* at (\d+) env_steps", record["error"])
     assert found

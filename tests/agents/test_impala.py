@@ -18,7 +18,6 @@ from suite import actor_critic
 from suite.collector import Experience
 from suite.envs.vector_env import Spaces, Step, VectorEnv
 from suite.nets.optimisers import FlatWeights
-from suite.record.recorder import Recorder
 from suite.unrolls import Transitions, Unroll
 from tests.agents.trainings import (
     CONTROL,
@@ -31,6 +30,7 @@ from tests.agents.trainings import (
     tiny,
     train,
 )
+from tests.runs import repeatable
 from tests.scripted import ScriptedEnv
 from tests.slow_lstm import slow_unroll
 
@@ -226,18 +226,16 @@ class Inline:
         return future
 
 
-RECORDED = ("episodes.csv", "evaluations.csv", "updates.csv", "policy.safetensors")
-
-
-def recorded(recorder: Recorder) -> list[bytes]:
-    return [(recorder.seed_directories[0] / name).read_bytes() for name in RECORDED]
-
-
 def test_timing_changes_no_bit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A slow learner, a slow collector, or one after the other in one thread: the same bytes."""
     config = replace(TINY, policy_lag=2, lstm_size=6, num_minibatches=2)
     config = replace(config, env_steps=240, normalise_observations=True)
-    expected = recorded(train(config, tmp_path / "plain")[1])
+
+    def files_of(name: str, config: impala.Config = config) -> dict[str, bytes]:
+        train(config, tmp_path / name)
+        return repeatable(tmp_path / name)
+
+    expected = files_of("plain")
     update, recv = impala.update, VectorEnv.recv
 
     def slow_update(*arguments: Any) -> Any:
@@ -250,15 +248,15 @@ def test_timing_changes_no_bit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
 
     with monkeypatch.context() as patch:
         patch.setattr(impala, "update", slow_update)
-        assert recorded(train(config, tmp_path / "slow learner")[1]) == expected
+        assert files_of("slow learner") == expected
     with monkeypatch.context() as patch:
         patch.setattr(VectorEnv, "recv", slow_recv)
-        assert recorded(train(config, tmp_path / "slow collector")[1]) == expected
+        assert files_of("slow collector") == expected
     with monkeypatch.context() as patch:
         patch.setattr(impala, "worker_thread", lambda: nullcontext(Inline()))
-        assert recorded(train(config, tmp_path / "inline")[1]) == expected
-    threads = replace(config, num_threads=2)
-    assert recorded(train(threads, tmp_path / "threads")[1])[0] == expected[0]
+        assert files_of("inline") == expected
+    threaded, episodes = files_of("threads", replace(config, num_threads=2)), "seed-1/episodes.csv"
+    assert threaded[episodes] == expected[episodes]
 
 
 def test_an_actor_that_fails_stops_the_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -202,12 +202,6 @@ def reseal(folder: Path, **entries: Any) -> None:
     write_manifest(folder, (folder / "run.json").read_bytes())
 
 
-def tree(folder: Path) -> dict[str, bytes]:
-    """Return every file below a folder with its bytes."""
-    paths = [path for path in sorted(folder.rglob("*")) if path.is_file()]
-    return {str(path.relative_to(folder)): path.read_bytes() for path in paths}
-
-
 def record_run(
     plan: Plan,
     task: str,

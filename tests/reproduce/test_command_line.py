@@ -30,7 +30,8 @@ from reproduce.run import pool
 from reproduce.run.progress import Board
 from suite.settings.command_line import run_main
 from tests.messages import check
-from tests.reproduce.conftest import TASK, Say, leave_out_charts, pendulum, record_run, saved, tree
+from tests.reproduce.conftest import TASK, Say, leave_out_charts, pendulum, record_run, saved
+from tests.runs import tree
 from tests.suite.envs import elsewhere
 
 TINY = (

@@ -17,7 +17,8 @@ from reproduce.plan.make import command, make_plan, save_plan
 from reproduce.report.tables import COLUMNS
 from reproduce.run.lease import Leases
 from suite.envs.tasks import find_task
-from tests.reproduce.conftest import Say, make_report, record_run, recorded, tree
+from tests.reproduce.conftest import Say, make_report, record_run, recorded
+from tests.runs import tree
 
 HOPPER, ANT, STEPS = "Hopper-v4", "Ant-v4", 1_000_000
 REPORT = ("report", "sac", "mujoco", "--like", "paper", "--runs-dir")

@@ -1,6 +1,5 @@
 """What surrounds a training loop: what is due, scores, saved policies, an agent's own command."""
 
-import json
 import math
 import sys
 from collections.abc import Callable, Sequence
@@ -21,6 +20,7 @@ from suite.session import Session, train_in_turn, train_together
 from suite.settings.command_line import run_main
 from suite.settings.presets import Preset
 from tests.gpus import with_gpus
+from tests.runs import run_json, tree
 
 
 def small(**changes: Any) -> Config:
@@ -44,10 +44,6 @@ def columns(folder: Path, seed: int, name: str) -> list[int]:
     """Return the first column of a table."""
     text = (folder / f"seed-{seed}" / name).read_text()
     return [int(row.partition(",")[0]) for row in text.splitlines()[1:]]
-
-
-def run_json(folder: Path, seed: int) -> dict[str, Any]:
-    return json.loads((folder / f"seed-{seed}" / "run.json").read_text())
 
 
 def log(run: Recorder, env_steps: int, losses: Sequence[float]) -> None:
@@ -183,13 +179,14 @@ def test_a_command_of_several_seeds_goes_on_after_those_that_ended(
     assert [run_json(tmp_path, seed)["status"] for seed in (1, 2, 3)] == statuses
 
 
-def test_a_command_never_trains_over_finished_seeds(tmp_path: Path) -> None:
+@pytest.mark.parametrize("entry", [train_together, train_in_turn])
+def test_a_command_never_trains_over_finished_seeds(entry: Any, tmp_path: Path) -> None:
     """Repeated after its end, it is refused before a seed that diverged begins again."""
-    status, trained = command(train_in_turn, tmp_path, {1: math.nan})
-    assert (status, len(trained)) == (2, 3)
-    with pytest.raises(UsageError, match="seed-2 holds a finished run"):
-        command(train_in_turn, tmp_path, {})
-    assert run_json(tmp_path, 1)["status"] == "diverged"
+    assert command(entry, tmp_path, {1: math.nan})[0] == 2
+    before = tree(tmp_path)
+    with pytest.raises(UsageError, match="seed-2 holds a finished run: choose another --out"):
+        command(entry, tmp_path, {})
+    assert tree(tmp_path) == before
 
 
 # A GPU's memory

@@ -16,7 +16,8 @@ from reproduce.commands import evaluate as scoring
 from reproduce.commands.evaluate import evaluate_run
 from reproduce.commands.export import export_onnx
 from tests.messages import refused
-from tests.reproduce.conftest import reseal, tree
+from tests.reproduce.conftest import reseal
+from tests.runs import tree
 
 TASK = "Pendulum-v1"
 USES: dict[str, Callable[[Path], Any]] = {

@@ -16,7 +16,8 @@ from reproduce.plan.grid import Plan
 from reproduce.plan.make import make_plan
 from reproduce.plan.tables import read_table
 from tests.messages import refused
-from tests.reproduce.conftest import Say, record_run, reseal, saved, tree
+from tests.reproduce.conftest import Say, record_run, reseal, saved
+from tests.runs import tree
 
 
 def three_seeds(root: Path, *grid: str, **options: Any) -> Plan:

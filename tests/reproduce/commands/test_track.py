@@ -15,7 +15,8 @@ from reproduce.commands import track
 from reproduce.commands.track import Mirror, Sink, mirror, mirrored
 from reproduce.gather.others import read_curves
 from tests.messages import refused
-from tests.reproduce.conftest import TASK, pendulum, record_run, tree
+from tests.reproduce.conftest import TASK, pendulum, record_run
+from tests.runs import tree
 
 Point = tuple[str, int, float]
 

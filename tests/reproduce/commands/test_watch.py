@@ -15,7 +15,8 @@ from reproduce.plan.make import command, load_grid
 from reproduce.run.lease import Leases
 from reproduce.run.progress import Board
 from tests.messages import refused
-from tests.reproduce.conftest import TASK, pendulum, record_run, saved, tree
+from tests.reproduce.conftest import TASK, pendulum, record_run, saved
+from tests.runs import tree
 
 
 def grid(tmp_path: Path, *seeds: int) -> Plan:

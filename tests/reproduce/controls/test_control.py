@@ -32,7 +32,8 @@ from suite.record.records import KEYS, SCHEMA_VERSION, read_record
 from suite.settings import presets
 from suite.settings.presets import BUDGETS, read_presets, read_source
 from tests.messages import refused
-from tests.reproduce.conftest import recorded, tree
+from tests.reproduce.conftest import recorded
+from tests.runs import tree
 
 TOML = """
 title = "Somebody's library"

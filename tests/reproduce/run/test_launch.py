@@ -24,8 +24,9 @@ from reproduce.run.processes import start_time
 from reproduce.run.progress import Board
 from suite.base.errors import UsageError
 from tests.gpus import with_gpus
-from tests.reproduce.conftest import TASK, StandIn, pendulum, record_run, tree
+from tests.reproduce.conftest import TASK, StandIn, pendulum, record_run
 from tests.reproduce.run.boards import ends, ignore, record_of
+from tests.runs import tree
 
 FINISH = "end(folders[0], 'finished')"
 CRASH = "print('all is well', flush=True); raise MemoryError('no more')"

@@ -1,7 +1,6 @@
 """The journal of a run: its actions bring the environments back, its checkpoint all the rest."""
 
 import copy
-import json
 import math
 import os
 import shutil
@@ -22,6 +21,7 @@ from suite.envs.vector_env import VectorEnv
 from suite.record.journal import Journal
 from suite.record.recorder import Recorder
 from suite.resume.snapshot import Snapshot, read_snapshot, write_snapshot
+from tests.runs import repeatable, run_json
 
 ENDS = 60
 SAVES = (7, 20, 41)
@@ -85,23 +85,11 @@ class Run:
         return self.past
 
 
-Tables = dict[str, bytes]
-
-
-def tables(folder: Path) -> Tables:
-    paths = sorted(folder.glob("seed-*/*.csv"))
-    return {
-        str(path.relative_to(folder)): path.read_bytes()
-        for path in paths
-        if path.name != "timing.csv"
-    }
-
-
 @pytest.fixture(scope="module")
-def whole(tmp_path_factory: pytest.TempPathFactory) -> Tables:
+def whole(tmp_path_factory: pytest.TempPathFactory) -> dict[str, bytes]:
     """The tables of a run that was not killed."""
     Run(folder := tmp_path_factory.mktemp("whole")).play()
-    return tables(folder)
+    return repeatable(folder)
 
 
 def cut(folder: Path, stops: int = 55, **options: Any) -> Path:
@@ -110,10 +98,6 @@ def cut(folder: Path, stops: int = 55, **options: Any) -> Path:
     with pytest.raises(Killed):
         run.play(stops)
     return run.recorder.checkpoint_directory
-
-
-def run_json(folder: Path, seed: int = 1) -> dict[str, Any]:
-    return json.loads((folder / f"seed-{seed}" / "run.json").read_text())
 
 
 @pytest.mark.parametrize(
@@ -134,7 +118,7 @@ def test_a_run_goes_on_from_its_newest_checkpoint(task: str, stops: int, tmp_pat
     again = Run(tmp_path / "cut", task=task)
     assert (again.recorder.snapshot is None) == (stops < SAVES[0])
     assert np.array_equal(np.array(again.play()), np.array(whole))
-    assert tables(tmp_path / "cut") == tables(tmp_path / "whole")
+    assert repeatable(tmp_path / "cut") == repeatable(tmp_path / "whole")
 
 
 @pytest.mark.parametrize("name", ["", "episodes.csv", "checkpoint/actions.bin"])
@@ -161,7 +145,11 @@ def test_a_run_that_goes_on_cuts_nothing_that_it_links_to(name: str, tmp_path: P
     ],
 )
 def test_what_is_damaged_means_a_run_from_the_start(
-    name: str, damage: str, whole: Tables, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    name: str,
+    damage: str,
+    whole: dict[str, bytes],
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     """The bytes are right all the same, and a line says why it takes longer."""
     cut(tmp_path / "cut")
@@ -177,7 +165,7 @@ def test_what_is_damaged_means_a_run_from_the_start(
     said = capsys.readouterr().err
     assert name == "checkpoint" or "seed-1 starts from scratch: " in said  # without one as ever
     again.play()
-    assert tables(tmp_path / "cut") == whole
+    assert repeatable(tmp_path / "cut") == whole
 
 
 def places(tree: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
@@ -303,7 +291,7 @@ def test_a_diverged_seed_stays_diverged_and_the_other_goes_on(tmp_path: Path) ->
         again = Run(folder, seeds=seeds)
         again.play(diverges=15)
         assert again.recorder.statuses == ["diverged", "finished"]
-        assert tables(folder) == tables(tmp_path / "whole")
+        assert repeatable(folder) == repeatable(tmp_path / "whole")
         if stops == 35:
             assert run_json(folder, 1)["ended_at"] == before["ended_at"]
 
@@ -343,7 +331,7 @@ def test_time_goes_on_where_the_checkpoint_was_made(
 
 
 def test_a_full_disk_leaves_the_checkpoint_before(
-    whole: Tables, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    whole: dict[str, bytes], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The run fails, and goes on from there when there is space again."""
     run, calls = Run(tmp_path / "cut"), 0
@@ -361,11 +349,11 @@ def test_a_full_disk_leaves_the_checkpoint_before(
     again = Run(tmp_path / "cut")
     assert again.recorder.snapshot is not None
     again.play()
-    assert tables(tmp_path / "cut") == whole
+    assert repeatable(tmp_path / "cut") == whole
 
 
 def test_a_run_that_was_begun_anew_gets_no_actions_of_the_older_process(
-    whole: Tables, tmp_path: Path
+    whole: dict[str, bytes], tmp_path: Path
 ) -> None:
     """They would stand before the newer one's own, and spoil what it goes on from."""
     old, new = Run(tmp_path / "cut"), Run(tmp_path / "cut")
@@ -379,4 +367,4 @@ def test_a_run_that_was_begun_anew_gets_no_actions_of_the_older_process(
     assert again.recorder.snapshot is not None
     assert again.recorder.snapshot.content["numbers"] == [SAVES[-1]]
     again.play()
-    assert tables(tmp_path / "cut") == whole
+    assert repeatable(tmp_path / "cut") == whole

@@ -21,9 +21,9 @@ from agents import a2c
 from reproduce import ROOT
 from suite.record import live
 from suite.record.live import Curves, collect, panels, read_curves, read_table
+from tests.runs import repeatable
 
 WORDS = ["--task=CartPole-v1", "--seeds", "1", "2", "--env-steps=1000", "--log-interval=250"]
-RECORDED = ("episodes.csv", "updates.csv", "policy.safetensors", "policy.json")
 
 
 def run_folder(folder: Path, **tables: str) -> Path:
@@ -127,15 +127,6 @@ def test_a_terminals_panels_fit_into_it(width: int, height: int) -> None:
 # Training beside it
 
 
-def recorded(folder: Path) -> dict[str, bytes]:
-    """The bytes that the same run always has."""
-    return {
-        f"{seed}/{name}": (folder / f"seed-{seed}" / name).read_bytes()
-        for seed in (1, 2)
-        for name in RECORDED
-    }
-
-
 @pytest.fixture(scope="module")
 def plain(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The folder of a run that nobody draws."""
@@ -151,7 +142,7 @@ def test_a_run_that_is_drawn_has_the_bytes_of_one_that_is_not(
     """A pipe gets one drawing, after all that the run says; the recorded command does not draw."""
     capfd.readouterr()
     assert a2c.main([*WORDS, "--plot", f"--out={tmp_path}"]) == 0
-    assert recorded(tmp_path) == recorded(plain)
+    assert repeatable(tmp_path) == repeatable(plain)
     said = capfd.readouterr().out
     assert said.count("episode_return") == said.count("policy_loss") == 1
     assert said.index("seed-2 finished") < said.index("episode_return")
@@ -178,7 +169,7 @@ def test_an_error_in_drawing_is_said_once_and_the_run_goes_on(
     curves.update(runs, 30)
     assert capsys.readouterr().out == "not drawn: ZeroDivisionError: no room\n"
     assert a2c.main([*WORDS, "--plot", f"--out={tmp_path}"]) == 0
-    assert recorded(tmp_path) == recorded(plain)
+    assert repeatable(tmp_path) == repeatable(plain)
 
 
 @pytest.mark.long

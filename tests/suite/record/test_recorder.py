@@ -21,6 +21,7 @@ from suite.record.clock import TIMING_COLUMNS
 from suite.record.means import Means
 from suite.record.recorder import EPISODE_COLUMNS, Recorder
 from suite.settings.command_line import RunOptions
+from tests.runs import run_json
 
 RUN = {"agent": "sac", "task": "Hopper-v4", "config": {"gamma": 0.99}}
 
@@ -45,10 +46,6 @@ def lines(folder: Path, seed: int, name: str) -> list[str]:
     text = (folder / f"seed-{seed}" / name).read_bytes().decode()
     assert text.endswith("\n")
     return text.splitlines()
-
-
-def run_json(folder: Path, seed: int) -> dict[str, Any]:
-    return json.loads((folder / f"seed-{seed}" / "run.json").read_text())
 
 
 # Rows
@@ -296,19 +293,6 @@ def test_means_are_over_the_updates_that_measured_something() -> None:
 # Directories
 
 
-def test_a_finished_run_is_never_overwritten(tmp_path: Path) -> None:
-    """Days of work are not lost to a repeated command, nor is what lies beside them."""
-    done = record(tmp_path, [2])
-    log(done, 100, [1.0])
-    done.finish()
-    other = record(tmp_path, [1])
-    log(other, 100, [1.0])
-    before = {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
-    with pytest.raises(UsageError, match="seed-2 holds a finished run: choose another --out"):
-        record(tmp_path, [1, 2])
-    assert {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()} == before
-
-
 @pytest.mark.parametrize("content", [None, b'\xff\xfe{"status', b"", b"[1]", b"{}"])
 def test_what_an_unfinished_run_left_is_removed(content: bytes | None, tmp_path: Path) -> None:
     """Rows, or a policy, would pass for those of this run; a torn or foreign record is none."""
@@ -360,9 +344,8 @@ def test_a_command_is_recorded_with_its_configuration(
     ours = run_json(tmp_path, 5)
     assert ours["command"] == "python -m agents.sac --task Hopper-v4 --out 'my runs'"
     assert ours["config"] == json.loads(json.dumps(vars(config)))
-    assert [ours[key] for key in ("agent", "suite", "source", "task", "seed")] == [
-        *("sac", "mujoco", "jaxrl", "Hopper-v4", 5)
-    ]
+    expected = {"agent": "sac", "suite": "mujoco", "source": "jaxrl", "task": "Hopper-v4"}
+    assert ours.items() >= (expected | {"seed": 5}).items()
 
 
 # Clocks

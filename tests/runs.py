@@ -1,0 +1,23 @@
+"""What runs leave in their folders, read back."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+
+def run_json(folder: Path, seed: int = 1) -> dict[str, Any]:
+    """Return the record of a seed."""
+    return json.loads((folder / f"seed-{seed}" / "run.json").read_bytes())
+
+
+def repeatable(folder: Path) -> dict[str, bytes]:
+    """Return the tables and policies of all seeds, which the same settings always give, by path."""
+    paths = [*folder.glob("seed-*/*.csv"), *folder.glob("seed-*/**/policy.*")]
+    paths = [path for path in paths if path.name != "timing.csv"]
+    return {str(path.relative_to(folder)): path.read_bytes() for path in paths}
+
+
+def tree(folder: Path) -> dict[str, bytes]:
+    """Return every file below a folder with its bytes."""
+    paths = [path for path in sorted(folder.rglob("*")) if path.is_file()]
+    return {str(path.relative_to(folder)): path.read_bytes() for path in paths}
