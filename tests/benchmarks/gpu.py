@@ -7,8 +7,7 @@
 
 Each part is a process of its own, ended at its limit. `ceilings` are products of 256-wide matrices,
 a node of a replayed CUDA graph, copies to the device, draws, and the simulator alone; the trainings
-are the agents as they are, warm-up left out; `bytes` runs one command twice. Targets
-are aims, not measurements.
+are the agents as they are, warm-up left out; `bytes` runs one command twice.
 """
 
 import argparse
@@ -18,7 +17,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field
 from functools import partial
 from importlib import import_module
 from pathlib import Path
@@ -30,7 +29,7 @@ from rich.table import Table
 
 from reproduce import ROOT
 from reproduce.plan.speeds import warm_up_steps
-from reproduce.speed.workloads import count_flops, simulator, update_sac
+from reproduce.speed.workloads import simulator
 from suite.base import hardware
 from suite.base.errors import UsageError, nearest
 from suite.base.files import write_json
@@ -61,13 +60,7 @@ class Row:
     value: float | None
     """None: not measured; `note` says why."""
     unit: str
-    target: float | None = None
-    """What it should reach, in the same unit; nobody has measured that."""
     note: str = ""
-    shares: Mapping[str, float] = field(default_factory=dict)
-    """The value over each ceiling, by the ceiling's name."""
-    needs: Mapping[str, float] = field(default_factory=dict)
-    """What one unit takes of a ceiling, by the name of a row of `ceilings`."""
 
 
 @dataclass(frozen=True)
@@ -78,11 +71,10 @@ class Training:
     suite: str
     source: str
     task: str
-    target: float
     num_seeds: int = 1
     settings: Mapping[str, Any] = field(default_factory=dict)
     with_evaluation: bool = False
-    """Whether the target counts the time of evaluations."""
+    """Whether another row counts the time of evaluations."""
 
 
 _SAC = ("sac", "mujoco", "paper", HALF_CHEETAH)
@@ -91,21 +83,21 @@ _IMPALA = ("impala", "atari-7", "paper", PONG)
 _ACER = ("acer", "atari-7", "openai_baselines", PONG)
 _PPO = ("ppo", "atari-7", "openai_baselines", PONG)
 _DEEP, _KERNELS = {"convolutions": "deep"}, {"cuda_graphs": False}
-_MANY = partial(Training, *_SAC, target=25_000, num_seeds=64, with_evaluation=True)
+_MANY = partial(Training, *_SAC, num_seeds=64, with_evaluation=True)
 TRAININGS = {
-    "sac-1": Training(*_SAC, target=3_000),
-    "sac-1-kernels": Training(*_SAC, target=3_000, settings=_KERNELS),
-    "sac-16": Training(*_SAC, target=15_000, num_seeds=16),
+    "sac-1": Training(*_SAC),
+    "sac-1-kernels": Training(*_SAC, settings=_KERNELS),
+    "sac-16": Training(*_SAC, num_seeds=16),
     "sac-64": _MANY(),
     "sac-64-kernels": _MANY(settings=_KERNELS),
     "sac-64-tf32": _MANY(settings={"tf32": True}),
-    "a2c": Training(*_A2C, target=10_000),
-    "a2c-kernels": Training(*_A2C, target=10_000, settings=_KERNELS),
-    "impala": Training(*_IMPALA, target=12_000, settings=_DEEP),
-    "impala-kernels": Training(*_IMPALA, target=12_000, settings=_DEEP | _KERNELS),
-    "impala-bfloat16": Training(*_IMPALA, target=12_000, settings=_DEEP | {"bfloat16": True}),
-    "acer": Training(*_ACER, target=8_000),
-    "ppo": Training(*_PPO, target=10_000),
+    "a2c": Training(*_A2C),
+    "a2c-kernels": Training(*_A2C, settings=_KERNELS),
+    "impala": Training(*_IMPALA, settings=_DEEP),
+    "impala-kernels": Training(*_IMPALA, settings=_DEEP | _KERNELS),
+    "impala-bfloat16": Training(*_IMPALA, settings=_DEEP | {"bfloat16": True}),
+    "acer": Training(*_ACER),
+    "ppo": Training(*_PPO),
 }
 
 
@@ -209,7 +201,7 @@ def training(name: str, options: argparse.Namespace) -> Iterator[Row]:
     preset = import_module(f"agents.{asked.agent}").PRESETS[asked.suite, asked.source]
     on_gpu = device.type == "cuda"
     if {"cuda_graphs", "tf32", "bfloat16"} & {*asked.settings} and not on_gpu:
-        yield Row(name, None, "steps/s", note=NEEDS_GPU)
+        yield Row(name, None, "steps/s", NEEDS_GPU)
         return
     num_seeds = asked.num_seeds if on_gpu else min(asked.num_seeds, 2)
     changes: dict[str, Any] = dict(asked.settings)
@@ -231,20 +223,15 @@ def training(name: str, options: argparse.Namespace) -> Iterator[Row]:
     meter = Meter(options.seconds, warm_up_steps(config), time.perf_counter)
     train(asked.agent, config, meter)
     speed = num_seeds * meter.speeds()[1]
-    needs = {f"simulator, {asked.task}": 1.0}
-    if asked.agent == "sac" and on_gpu:
-        flops = count_flops(update_sac(1)) * config.update_ratio
-        needs["products, fp32"] = flops / 1e9
     what = f"{asked.agent}, {asked.task}, {num_seeds} seeds" + "".join(
         f", {key} {value}" for key, value in asked.settings.items()
     )
-    target, note = (asked.target, "") if on_gpu else (None, "tiny sizes")
-    yield Row(what, speed, "steps/s", None if asked.with_evaluation else target, note, needs=needs)
+    yield Row(what, speed, "steps/s", "" if on_gpu else "tiny sizes")
     if asked.with_evaluation:
         every = num_seeds * config.evaluation_interval
         speed = every / (every / speed + meter.evaluation_seconds)
         note = f"one takes {meter.evaluation_seconds:.1f} s, every {config.evaluation_interval:,}"
-        yield Row(f"{what}, evaluations counted", speed, "steps/s", target, note)
+        yield Row(f"{what}, evaluations counted", speed, "steps/s", note)
 
 
 def equal_bytes(options: argparse.Namespace) -> Iterator[Row]:
@@ -266,7 +253,7 @@ def equal_bytes(options: argparse.Namespace) -> Iterator[Row]:
         differ = differing(Path(first), Path(second))
     note = f"differ: {', '.join(differ[:3])}" if differ else "equal, byte by byte"
     what = f"sac, {num_seeds} seeds, {steps} steps, twice"
-    yield Row(what, len(differ), "files", 0.0, note)
+    yield Row(what, len(differ), "files", note)
 
 
 def differing(first: Path, second: Path) -> list[str]:
@@ -308,39 +295,23 @@ def in_a_process(name: str, options: argparse.Namespace) -> list[Row]:
         try:
             run = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, timeout=limit)
         except subprocess.TimeoutExpired:
-            return [Row(name, None, "", note=f"not done within {limit:.0f} s")]
+            return [Row(name, None, "", f"not done within {limit:.0f} s")]
         if not out.exists():  # status 1 alone is a measurement: bytes that differ
             said = (run.stderr.strip() or "no output").splitlines()[-1]
-            return [Row(name, None, "", note=f"exit {run.returncode}: {said[-200:]}")]
+            return [Row(name, None, "", f"exit {run.returncode}: {said[-200:]}")]
         return [Row(**row) for row in json.loads(out.read_bytes())["rows"]]
-
-
-def with_shares(rows: Sequence[Row]) -> list[Row]:
-    """Return rows with the shares of the ceilings that were measured: of the best of each kind."""
-    found = []
-    for row in rows:
-        shares = {}
-        for kind, amount in row.needs.items():
-            best = [other.value for other in rows if other.what.startswith(f"{kind}, ")]
-            known = [value for value in best if value]
-            if known and row.value is not None:
-                shares[kind] = row.value * amount / max(known)
-        found.append(replace(row, shares=shares))
-    return found
 
 
 def table_of(rows: Sequence[Row], title: str) -> Table:
     """Return the table that is printed."""
     table = Table(title=title)
-    for name in ("what", "measured", "unit", "share of ceilings", "target, not measured", "note"):
-        table.add_column(name, justify="left" if name in ("what", "unit", "note") else "right")
+    for name in ("what", "measured", "unit", "note"):
+        table.add_column(name, justify="right" if name == "measured" else "left")
     for row in rows:
-        value, target = (
-            "" if number is None else f"{number:,.4g}" if number < 1e4 else f"{number:,.0f}"
-            for number in (row.value, row.target)
-        )
-        shares = "; ".join(f"{share:.2g} of {kind}" for kind, share in row.shares.items())
-        table.add_row(row.what, value, row.unit, shares, target, row.note)
+        value = ""
+        if row.value is not None:
+            value = f"{row.value:,.4g}" if row.value < 1e4 else f"{row.value:,.0f}"
+        table.add_row(row.what, value, row.unit, row.note)
     return table
 
 
@@ -376,7 +347,7 @@ def main(argv: Sequence[str]) -> int:
         if not options.here:
             print(f"{name}: {PARTS[name][1]:.0f} s at most", flush=True)
         part = [*PARTS[name][0](options)] if options.here else in_a_process(name, options)
-        rows = with_shares([*rows, *part])
+        rows += part
         if not options.here:
             for row in part:
                 print(f"  {row.what}: {row.value} {row.unit} {row.note}", flush=True)

@@ -25,12 +25,12 @@ from pathlib import Path
 
 import numpy as np
 
+from reproduce import ROOT
 from reproduce.gather.collect import throughput
 from suite.base.errors import UsageError, nearest
 from suite.base.hardware import num_cores, processor, processor_name
 from suite.settings.command_line import Parser, run_main
 
-ROOT = Path(__file__).resolve().parents[2]
 PEERS = ROOT / ".venv-peers"
 MOST_LOAD = 0.5
 """Mean number of running processes, over the last minute, at which a machine counts as quiet."""
@@ -173,25 +173,6 @@ for step in range(warm_up + steps):
         obs, _ = env.reset()
 print(steps / (time.perf_counter() - started))
 """
-SIMULATOR = """
-import sys, time
-import numpy as np
-from suite.base.randomness import environment_seeds
-from suite.envs.tasks import find_task
-from suite.envs.vector_env import VectorEnv
-
-task, num_envs, threads, steps = sys.argv[1], *map(int, sys.argv[2:])
-env = VectorEnv(find_task(task), environment_seeds([1], num_envs, "x"), num_threads=threads)
-env.reset()
-rng = np.random.default_rng(0)
-actions = rng.integers(0, env.num_actions, (64, 1, num_envs))
-for k in range(64):
-    env.step(actions[k])
-started = time.perf_counter()
-for k in range(steps // num_envs):
-    env.step(actions[k % 64])
-print(steps // num_envs * num_envs / (time.perf_counter() - started))
-"""
 SCRIPT = """
 import runpy, sys, time
 from unittest import mock
@@ -308,12 +289,6 @@ def _peer(program: str, arguments: Sequence[str], threads: int, place: Path = PE
         return float(_run([str(python), str(file), *arguments], threads, folder).split()[-1])
 
 
-def simulator(task: str, num_envs: int, threads: int, steps: int) -> float:
-    """Return the speed of envpool behind the adapter, under random actions."""
-    arguments = [task, *map(str, (num_envs, threads, steps))]
-    return float(_run([sys.executable, "-c", SIMULATOR, *arguments], threads=1))
-
-
 def _run(command: list[str], threads: int, folder: str | Path = ROOT) -> str:
     limits: dict[str, str] = dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS"), str(threads))
     limits["OMP_WAIT_POLICY"] = "PASSIVE"  # for all contestants: waiting threads do not spin
@@ -343,7 +318,6 @@ def ppo(name: str, num_unrolls: int, rows: int, flags: str, script_and_flags: st
 
 _SAC = "--env-id=HalfCheetah-v5 --learning-starts=500"
 _PONG = "--suite=atari-7 --task=Pong-v5 --num-envs=16"
-_LIKE_A2C = f"{_PONG} --num-minibatches=1 --unroll-length=20 --convolutions=nature"
 _EQUAL = "--num-envs=8 --no-recompute-advantages --evaluation-rule=training"
 _PPO = f"{_EQUAL} --num-epochs=4 --num-minibatches=4 --unroll-length=128"
 _LONG_PPO = f"{_EQUAL} --num-epochs=10 --num-minibatches=32 --unroll-length=256"
@@ -420,14 +394,6 @@ COMPARISONS = {
             "stable-baselines3, 16 processes": partial(
                 stable_baselines3, "a2c-pong-processes", 1, 1_600
             ),
-            "simulator alone": partial(simulator, "Pong-v5", 16, 2),
-        },
-    ),
-    "impala-pong": Comparison(
-        steps=16_000,
-        contestants={
-            "encore impala": partial(ours, "impala", _LIKE_A2C, 1_600),
-            "encore a2c": partial(ours, "a2c", f"{_PONG} --num-threads=2", 1_600),
         },
     ),
 }
