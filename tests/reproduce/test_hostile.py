@@ -3,6 +3,7 @@
 What is opened for writing, and what is started, is seen by an audit hook of the interpreter.
 """
 
+import contextlib
 import json
 import os
 import pickle
@@ -18,7 +19,6 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from reproduce import ROOT
-from reproduce import __main__ as command_line
 from reproduce.commands import evaluate as evaluating
 from reproduce.commands import grid
 from reproduce.commands.evaluate import evaluate_run
@@ -29,10 +29,10 @@ from suite.base.errors import UsageError
 from suite.base.randomness import environment_seeds
 from suite.envs.vector_env import VectorEnv
 from suite.record.records import read_record
-from suite.settings.command_line import run_main
 from tests.bombs import Bomb
 from tests.reproduce.conftest import (
     TASK,
+    Say,
     leave_out_charts,
     make_report,
     pendulum,
@@ -82,23 +82,26 @@ def deeds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]
     assert list(folder.iterdir()) == []
 
 
-def refused(words: list[str], deeds: list[str], capsys: pytest.CaptureFixture[str]) -> str:
+@contextlib.contextmanager
+def watched(deeds: list[str]) -> Iterator[None]:
+    """Let audited deeds go to a list."""
+    watching.append(deeds)
+    try:
+        yield
+    finally:
+        watching.pop()
+
+
+def refused(words: list[str], deeds: list[str], say: Say) -> str:
     """Give a command line, which must be answered with one line; return that line."""
-    capsys.readouterr()
     deeds.clear()
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(sys, "argv", ["reproduce", *words])
-        watching.append(deeds)
-        try:
-            status = run_main(command_line.main)
-        finally:
-            watching.pop()
-    said = capsys.readouterr()
-    assert (status, said.out, deeds) == (2, "", [])
-    assert said.err.startswith("error: ")
-    assert said.err.endswith("\n")
-    assert said.err[:-1].isprintable(), said.err
-    return said.err
+    with watched(deeds):
+        status, out, err = say(words)
+    assert (status, out, deeds) == (2, "", [])
+    assert err.startswith("error: ")
+    assert err.endswith("\n")
+    assert err[:-1].isprintable(), err
+    return err
 
 
 def examples(count: int) -> Any:
@@ -133,11 +136,11 @@ PLACES = (
 
 @pytest.mark.parametrize("line", PLACES)
 def test_a_hostile_name_is_refused_in_one_line_wherever_it_stands(
-    line: str, deeds: list[str], capsys: pytest.CaptureFixture[str]
+    line: str, deeds: list[str], say: Say
 ) -> None:
     """What is typed there without harm is in `test_command_line.py`."""
     for name in NAMES:
-        refused([word.replace("NAME", f"x{name}") for word in line.split()], deeds, capsys)
+        refused([word.replace("NAME", f"x{name}") for word in line.split()], deeds, say)
 
 
 anything = st.recursive(
@@ -313,7 +316,7 @@ def test_one_bad_run_never_sinks_a_report(
 
 
 def test_a_pickle_in_place_of_a_record_or_table_is_not_loaded(
-    tmp_path: Path, deeds: list[str], capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, deeds: list[str], say: Say
 ) -> None:
     """A record that is none means that nothing was run; a plan that is none is named."""
     bomb = pickle.dumps(Bomb(tmp_path / "executed"))
@@ -321,16 +324,12 @@ def test_a_pickle_in_place_of_a_record_or_table_is_not_loaded(
     record, table = (record_run(plan, TASK, seed) for seed in (1, 2))
     (record / "run.json").write_bytes(bomb)
     (table / "evaluations.csv").write_bytes(bomb)
-    capsys.readouterr()
-    watching.append(deeds)
-    try:
+    with watched(deeds):
         found = [read_record(folder) for folder in (record, table)]
         statuses = recorded(plan)["runs"].status.tolist()
-    finally:
-        watching.pop()
     assert [entry and entry["status"] for entry in found] == ["damaged", "damaged"]
     assert (statuses, deeds) == (["failed", "failed"], [])
     (plan.directory / "plan.json").write_bytes(bomb)
-    said = refused(["report", "sac", "classic", "--runs-dir", str(tmp_path)], deeds, capsys)
+    said = refused(["report", "sac", "classic", "--runs-dir", str(tmp_path)], deeds, say)
     assert f"unreadable {plan.directory / 'plan.json'}" in said
     assert not (tmp_path / "executed").exists()

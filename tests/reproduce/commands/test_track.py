@@ -4,7 +4,6 @@ import importlib
 import importlib.util
 import json
 import struct
-import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -16,6 +15,7 @@ from reproduce.commands.track import Mirror, Sink, mirror, mirrored
 from reproduce.gather.others import read_curves
 from tests.messages import refused
 from tests.reproduce.conftest import TASK, pendulum, record_run
+from tests.reproduce.run.boards import wait_for
 from tests.runs import tree
 
 Point = tuple[str, int, float]
@@ -135,11 +135,7 @@ def test_runs_are_mirrored_while_they_are_written(
     name = f"sac-classic/{plan.source}/{TASK}/seed-2"
     with mirrored(plan, "tensorboard", print):
         record_run(plan, TASK, 2, status="running")
-        for _ in range(1000):
-            if name in memory:
-                break
-            time.sleep(0.01)
-        assert name in memory
+        wait_for(lambda: name in memory, "the mirror of a run that goes on")
 
 
 @pytest.mark.usefixtures("memory")

@@ -33,6 +33,7 @@ from suite.settings import presets
 from suite.settings.presets import BUDGETS, read_presets, read_source
 from tests.messages import refused
 from tests.reproduce.conftest import recorded
+from tests.reproduce.run.boards import ends, ignore
 from tests.runs import tree
 
 TOML = """
@@ -120,10 +121,9 @@ def plan_of(tmp_path: Path, *, num_seeds: int | None = 3, **asked: Any) -> Plan:
     return plan
 
 
-def ends(plan: Plan) -> dict[int, tuple[str, str]]:
+def run_all(plan: Plan) -> dict[int, tuple[str, str]]:
     """Run a plan; return state and error of every run by its seed."""
-    board = launch(plan, lambda _: None)
-    return {row.run.seed: (row.state, row.error) for row in board.rows}
+    return ends(launch(plan, ignore))
 
 
 def test_a_control_is_recorded_scored_and_kept_as_ours(install: Install, tmp_path: Path) -> None:
@@ -134,7 +134,7 @@ def test_a_control_is_recorded_scored_and_kept_as_ours(install: Install, tmp_pat
     """
     plan = plan_of(tmp_path)
     assert plan.directory == tmp_path / "controls" / "fake" / "a2c-classic" / "rl_zoo"
-    assert {state for state, _ in ends(plan).values()} == {"finished"}
+    assert {state for state, _ in run_all(plan).values()} == {"finished"}
     folder = plan.directory / "CartPole-v1" / "seed-3"
     record = read_record(folder)
     assert record is not None
@@ -154,7 +154,7 @@ def test_a_control_is_recorded_scored_and_kept_as_ours(install: Install, tmp_pat
     assert without_updates(plan) == []  # nobody knows: it is not warned of
     before, again = tree(tmp_path / "controls"), plan_of(tmp_path)
     assert again.groups() == []
-    ends(again)
+    run_all(again)
     assert tree(tmp_path / "controls") == before
     longer = plan_of(tmp_path, env_steps=600)
     with refused():
@@ -167,7 +167,7 @@ def test_evaluations_are_due_as_ours_are(install: Install, tmp_path: Path) -> No
     install(glue)
     changes = ["evaluation_rule=sampled", "evaluation_interval=200", "evaluation_episodes=3"]
     plan = plan_of(tmp_path, num_seeds=2, settings=changes)
-    ends(plan)
+    run_all(plan)
     tables = [
         collect.evaluations(plan.directory / "CartPole-v1" / f"seed-{seed}") for seed in (1, 2)
     ]
@@ -194,13 +194,13 @@ def test_a_broken_peer_fails_its_own_run(install: Install, tmp_path: Path) -> No
     fine, broken = ("finished", ""), ("failed", "exit 1: ValueError: the peer is broken")
     early = ("failed", "exit 0: no output")
     wrong = ("diverged", "a return that is not finite at 10 env_steps")
-    found = ends(plan_of(tmp_path, num_seeds=6))
+    found = run_all(plan_of(tmp_path, num_seeds=6))
     assert [*found.values()] == [fine, broken, broken, early, wrong, fine]
 
 
 def test_only_the_glue_and_the_pins_that_made_a_run_count(install: Install, tmp_path: Path) -> None:
     """Where others are installed than pinned, nothing is trained, and the line names the fix."""
-    ends(plan_of(tmp_path, num_seeds=1))
+    run_all(plan_of(tmp_path, num_seeds=1))
     install(TRAIN + "# changed\n")
     (run,) = plan_of(tmp_path, num_seeds=1).runs()
     assert run.status == "left out"
@@ -208,7 +208,7 @@ def test_only_the_glue_and_the_pins_that_made_a_run_count(install: Install, tmp_
     install(pins="no-such-package==1.2\n")
     with refused():
         plan_of(tmp_path, num_seeds=1).runs()
-    ((state, error),) = ends(plan_of(tmp_path / "other", num_seeds=1)).values()
+    ((state, error),) = run_all(plan_of(tmp_path / "other", num_seeds=1)).values()
     assert state == "failed"
     assert "no-such-package nothing, not 1.2: run `make peers PEER=fake`" in error
 
@@ -253,7 +253,7 @@ def test_a_published_control_judges_ours(install: Install, tmp_path: Path, sourc
     (360, 400], whose episodes end on average at 385, and seeds 1 to 3 add their number.
     """
     plan = plan_of(tmp_path)
-    ends(plan)
+    run_all(plan)
     check_publishable(plan)
     folder = publish(plan)
     first = {path.name: path.read_bytes() for path in folder.iterdir()}
@@ -287,7 +287,7 @@ def test_a_run_may_end_between_episodes(install: Install, tmp_path: Path, source
     out = "env_steps > 480 or (seed == 2 and env_steps < 200)"
     install(TRAIN.replace("record.episode(", f"{out} or record.episode("))
     plan = plan_of(tmp_path)
-    ends(plan)
+    run_all(plan)
     folder = publish(plan)
     curve = pd.read_csv(folder / "curves.csv")
     assert set(curve["num_runs"]) == {3}  # it begins where all have ended an episode
@@ -302,7 +302,7 @@ def test_seeds_are_declared_before_runs(install: Install, tmp_path: Path, source
     """A control that got more seeds after its first were known is no reference."""
     plan = plan_of(tmp_path)
     save_plan(plan)
-    ends(plan)
+    run_all(plan)
     with refused():
         publish(plan_of(tmp_path, num_seeds=5))
     with refused():
@@ -314,7 +314,7 @@ def test_a_second_task_joins_the_first(install: Install, tmp_path: Path, sources
     made = []
     for task in ("CartPole-v1", "Acrobot-v1", "CartPole-v1"):
         plan = plan_of(tmp_path, tasks=[task], settings=["num_envs=1"])
-        ends(plan)
+        run_all(plan)
         made.append(command(plan))
         folder = publish(plan)
     data = read_source(folder / "a2c.toml")["data"]
@@ -333,7 +333,7 @@ def test_a_second_task_joins_the_first(install: Install, tmp_path: Path, sources
 def test_a_task_has_one_curve(install: Install, tmp_path: Path, sources: Path) -> None:
     """Its rows would be replaced, while the other suite goes on stating the old settings."""
     plan = plan_of(tmp_path)
-    ends(plan)
+    run_all(plan)
     path = publish(plan) / "a2c.toml"
     path.write_text(path.read_text().replace("suites.classic", "suites.others"))
     check_publishable(plan)
@@ -412,7 +412,7 @@ def test_a_real_peer_trains(tmp_path: Path, served: str) -> None:
             "the environment of {0} is missing: `make peers PEER={0}`".format(peer_of(plan).name)
         )
     plan.directory.mkdir(parents=True)
-    assert list(ends(plan).values()) == [("finished", "")]
+    assert list(run_all(plan).values()) == [("finished", "")]
     (run,) = plan.runs()
     episodes = read_table(run.directory / "episodes.csv")
     timing = read_table(run.directory / "timing.csv").iloc[-1]

@@ -1,13 +1,14 @@
 """A grid's runs as the reference of another grid: `--baseline`."""
 
 import json
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from reproduce.gather import collect
+from reproduce.gather import collect, references
 from reproduce.gather.baseline import with_baseline
 from reproduce.gather.references import LENT, forget, reference_score
 from reproduce.plan import make
@@ -23,8 +24,14 @@ EQUAL, BROKEN = (-150.0, -155.0, -145.0), (-900.0, -905.0, -895.0)
 
 
 @pytest.fixture(autouse=True)
-def _nothing_stays_lent() -> Iterator[None]:
-    """What one test lends is no other test's."""
+def _no_stored_source(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Stored curves, whose tables take seconds, are not read; what is lent is no other test's."""
+    folder = tmp_path / "references"
+    folder.mkdir()
+    for name in ("comparable.csv", "sources.csv"):
+        shutil.copy(references.REFERENCES / name, folder)
+    monkeypatch.setattr(references, "REFERENCES", folder)
+    forget()
     yield
     LENT.clear()
     forget()

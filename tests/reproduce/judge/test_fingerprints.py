@@ -27,10 +27,9 @@ def pairs() -> Pairs:
 
 
 @pytest.fixture
-def hopper() -> Pair:
+def hopper(pairs: Pairs) -> Pair:
     """Return SAC's pair of jaxrl's settings on Hopper."""
-    pairs = fingerprints.pairs("sac")
-    return next(pair for pair in pairs if (pair.source, pair.task) == ("jaxrl", "Hopper-v4"))
+    return pairs["sac", "jaxrl", "Hopper-v4"]
 
 
 def test_every_pair_with_evidence_is_in_the_table(pairs: Pairs) -> None:

@@ -131,7 +131,7 @@ def test_simulated_verdicts_are_those_of_judge(num_seeds, num_runs, monkeypatch)
         assert judge(ours[i], scale).verdict == many[i]
 
 
-AT_MARGIN, FAILING = normal(0.15, MARGIN_FRACTION), (failing(0.03, 0.2), failing(0.03, 0.2))
+AT_MARGIN = normal(0.15, MARGIN_FRACTION)
 OURS_FAIL = (failing(0.03, 1 / 8, 7 / 8), normal(0.03, 0.0)[1])
 
 
@@ -141,14 +141,12 @@ OURS_FAIL = (failing(0.03, 1 / 8, 7 / 8), normal(0.03, 0.0)[1])
         pytest.param(AT_MARGIN, 3, 10, 0.042, 0.045, id="at the margin"),
         pytest.param(AT_MARGIN, 10, 2, 0.063, 0.065, id="two runs err too often to judge"),
         pytest.param(OURS_FAIL, 3, 3, 0.619, 0.002, id="a seed in eight fails"),
-        pytest.param(FAILING, 100, 5, 0.008, 0.262, id="one in five fails on either side"),
-        pytest.param(AT_MARGIN, range(3, 11), 10, 0.110, 0.114, id="seeds added until one decides"),
     ],
 )
 def test_the_rates_of_errors_are_the_documented_ones(
-    sides: Sides, num_seeds: int | range, num_runs: int, reproduced: float, below: float
+    sides: Sides, num_seeds: int, num_runs: int, reproduced: float, below: float
 ) -> None:
-    """About 5 % either way for normal runs; more where runs fail, or somebody looks often."""
+    """About 5 % either way for normal runs; more where runs fail."""
     rates = simulate(sides, num_seeds, num_runs, np.random.default_rng(1))
     assert rates == pytest.approx((reproduced, below), abs=0.006)
 
