@@ -318,6 +318,7 @@ def ppo(name: str, num_unrolls: int, rows: int, flags: str, script_and_flags: st
 
 _SAC = "--env-id=HalfCheetah-v5 --learning-starts=500"
 _PONG = "--suite=atari-7 --task=Pong-v5 --num-envs=16"
+_LIKE_A2C = f"{_PONG} --num-minibatches=1 --unroll-length=20 --convolutions=nature"
 _EQUAL = "--num-envs=8 --no-recompute-advantages --evaluation-rule=training"
 _PPO = f"{_EQUAL} --num-epochs=4 --num-minibatches=4 --unroll-length=128"
 _LONG_PPO = f"{_EQUAL} --num-epochs=10 --num-minibatches=32 --unroll-length=256"
@@ -394,6 +395,13 @@ COMPARISONS = {
             "stable-baselines3, 16 processes": partial(
                 stable_baselines3, "a2c-pong-processes", 1, 1_600
             ),
+        },
+    ),
+    "impala-pong": Comparison(
+        steps=16_000,
+        contestants={
+            "encore impala": partial(ours, "impala", _LIKE_A2C, 1_600),
+            "encore a2c": partial(ours, "a2c", f"{_PONG} --num-threads=2", 1_600),
         },
     ),
 }
