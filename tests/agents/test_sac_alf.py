@@ -159,9 +159,6 @@ def test_updates_with_all_options_equal_plain_autograd(clip: float | None) -> No
     torch.testing.assert_close(means.double(), mean, atol=1e-6, rtol=1e-5)
 
 
-# Semantics
-
-
 # Training on the task
 
 

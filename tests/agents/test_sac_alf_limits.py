@@ -13,7 +13,7 @@ from agents import sac, sac_alf, sac_discrete
 from suite.envs.vector_env import Spaces
 from suite.step_replay import StepBatch
 from tests.agents import trainings
-from tests.agents.trainings import CPU, networks, table, tiny, train
+from tests.agents.trainings import CPU, table, tiny, train
 
 TINY = tiny("sac_alf")
 SHORT = replace(TINY, env_steps=60, log_interval=10)
@@ -62,7 +62,8 @@ def test_a_training_is_that_of_sac_under_its_settings(
     theirs = sac.Config(**{field.name: getattr(config, field.name) for field in fields(sac.Config)})
     ours, recorder = train(config, tmp_path / "ours")
     expected, other = train(theirs, tmp_path / "theirs")
-    for one, two in zip(networks(ours), networks(expected), strict=True):
+    stacks = ("actor", "critics", "target_critics")
+    for one, two in zip(weights_of(ours, *stacks), weights_of(expected, *stacks), strict=True):
         torch.testing.assert_close(one, two, atol=1e-6, rtol=1e-5)
     torch.testing.assert_close(ours.log_alphas[1], expected.log_alpha, atol=1e-6, rtol=1e-5)
     for seed in range(len(theirs.seeds)):
@@ -86,8 +87,9 @@ def test_without_a_continuous_action_it_is_discrete_sac() -> None:
         module.make_learner(config, of, CPU)
         for module, config in ((sac_alf, hybrid), (sac_discrete, discrete))
     )
+    both = [weights_of(each, "critics", "target_critics") for each in (ours, theirs)]
     with torch.no_grad():
-        for weight, copied in zip(critics_of(ours), critics_of(theirs), strict=True):
+        for weight, copied in zip(*both, strict=True):
             copied.copy_(weight)
     generator = torch.Generator().manual_seed(0)
     for num_updates in range(5):
@@ -101,10 +103,10 @@ def test_without_a_continuous_action_it_is_discrete_sac() -> None:
         expected = sac_discrete.update(theirs, discrete, steps, num_updates)
         for name in ("critic_loss", "q_value"):
             torch.testing.assert_close(metrics[name], expected[name], atol=1e-6, rtol=1e-5)
-    for weight, copied in zip(critics_of(ours), critics_of(theirs), strict=True):
+    for weight, copied in zip(*both, strict=True):
         torch.testing.assert_close(weight, copied, atol=1e-6, rtol=1e-5)
 
 
-def critics_of(learner: Any) -> list[Tensor]:
-    """Return the weights of the critics and of their slow copies."""
-    return [*learner.critics.parameters(), *learner.target_critics.parameters()]
+def weights_of(learner: Any, *stacks: str) -> list[Tensor]:
+    """Return the weights of some of a learner's networks."""
+    return [weight for name in stacks for weight in getattr(learner, name).parameters()]

@@ -141,13 +141,6 @@ def learned(learner: Any, seed: int | None = None) -> Iterator[Tensor]:
             )
 
 
-def networks(learner: Any) -> list[Tensor]:
-    """Return copies of the weights of all stacks, network by network."""
-    stacks = [value for value in vars(learner).values() if isinstance(value, Stack)]
-    named = [each.all_weights_of(seed) for each in stacks for seed in range(each.shape[0])]
-    return [weight.clone() for weights in named for weight in weights.values()]
-
-
 def same(ours: Any, theirs: Any) -> bool:
     """Return whether two learners have the same weights, to the last bit."""
     pairs = [*learned(ours)], [*learned(theirs)]

@@ -71,12 +71,6 @@ def test_priorities_decide_the_rows_and_their_weights() -> None:
     assert torch.equal(plain.weights, torch.ones(1, 100))
 
 
-def test_an_update_that_reads_beyond_its_rows_says_so() -> None:
-    """The last row is the greatest that is drawn, and what follows it."""
-    near, far = (Draws((3,), (1, 500, 1), torch.device("cpu"), reach=n)(9) for n in (0, 6))
-    assert (near.last_row, far.last_row) == (8, 14)
-
-
 def test_no_update_and_no_seed_draws_what_another_draws() -> None:
     """Neither rows nor noise, and noise is not the rows' numbers in another form."""
     rows, noise = drawn(made(), 100 * [10**6])

@@ -32,15 +32,9 @@ def test_replay_returns_what_was_stored_and_forgets_the_oldest() -> None:
     assert torch.equal(batch.obs_actions[..., :3], batch.obs)
     torch.testing.assert_close(batch.obs_actions[..., 3], batch.obs[..., 0] / 1000)
     torch.testing.assert_close(batch.terminations, (batch.obs[..., 0] % 2 == 0).float())
-
-
-def test_each_seed_reads_its_own_rows_in_the_order_asked_for() -> None:
-    """Indices count a seed's own transitions; they may repeat and come in any order."""
-    replay = Replay(3, 8, 1, 3, 1, CPU)
-    fill(replay, 3, 1, 4)
-    indices = torch.tensor([[0, 3, 3], [2, 1, 0], [1, 1, 2]])
-    tags = replay.batch(indices).obs[..., 0]
-    assert torch.equal(tags, 10.0 * indices + torch.tensor([[0.0], [100.0], [200.0]]))
+    again = replay.batch(torch.tensor([[0, 3, 3], [2, 1, 0]]))  # rows may repeat, in any order
+    assert torch.equal(again.obs[0], batch.obs[0, [0, 3, 3]])
+    assert torch.equal(again.obs[1], batch.obs[1, [2, 1, 0]])
 
 
 def history(num_steps: int, capacity: int, ends: dict[int, str]) -> HistoryReplay:

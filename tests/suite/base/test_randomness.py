@@ -46,11 +46,3 @@ def test_no_two_seeds_share_a_simulator() -> None:
     )
     assert seeds.shape == (40, 8)
     assert len(np.unique(seeds)) == seeds.size
-
-
-def test_a_seed_has_the_same_simulators_alone_and_in_a_group() -> None:
-    """Seeds 5 and 9 in one process must be the runs that they are alone, in either order."""
-    group = environment_seeds([9, 5], 4, "evaluation", 2000)
-    for row, seed in enumerate((9, 5)):
-        alone = environment_seeds([seed], 4, "evaluation", 2000)
-        np.testing.assert_array_equal(group[row : row + 1], alone)

@@ -11,12 +11,10 @@ from agents.a2c import Config
 from suite.envs.vector_env import Spaces
 from suite.nets.networks import Trunk
 from suite.nets.recurrence import LSTM, Memory
-from suite.unrolls import Outcomes, Transitions
+from suite.unrolls import Transitions
+from tests.agents.trainings import CONTROL, SWINGING, doubled, random_transitions
 from tests.slow_lstm import slow_unroll
 
-CPU = torch.device("cpu")
-CONTROL, SWINGING = Spaces((4,), 3), Spaces((4,), 2, (-1.0, -1.0), (1.0, 1.0))
-"""Spaces with three discrete actions, and with two continuous dimensions."""
 CASES = [None, CONTROL, SWINGING]
 """Whose last action and reward are inputs."""
 SIZE, STEPS, ENVS = 5, 9, 4
@@ -47,19 +45,10 @@ def trunk_of(spaces: Spaces | None) -> Trunk:
 
 def unroll_of(spaces: Spaces | None) -> tuple[Transitions, Tensor]:
     """Random steps with ends of both kinds, the ignored rows after them, and a memory before."""
-    rng = np.random.default_rng(1)
-    ends = rng.random((STEPS, ENVS)) < 0.3
-    valid = np.ones_like(ends)
-    for t in range(1, STEPS):
-        ends[t] &= valid[t] & ~ends[t - 1]
-        valid[t] = ~ends[t - 1]
-    assert (~valid).sum() > 5
-    outcomes = Outcomes(2 * rng.normal(size=ends.shape), ends, np.zeros_like(ends), valid)
-    actions = torch.from_numpy(rng.integers(0, 3, ends.shape))
-    if spaces is not None and spaces.continuous:
-        actions = draw(2, STEPS, ENVS, 2)
-    columns = outcomes.tensors(CPU, Config(gamma=0.9)).double()
-    batch = Transitions(draw(3, STEPS + 1, ENVS, 4), actions, torch.zeros(0), *columns)
+    config = Config(num_envs=ENVS, unroll_length=STEPS)
+    batch = doubled(random_transitions(config, spaces or CONTROL, 1))
+    assert (batch.valid == 0).sum() > 5
+    assert batch.rewards.abs().max() > 1  # as an input it is clipped
     further = 0 if spaces is None else spaces.num_outputs + 1
     return batch, draw(4, ENVS, 2 * SIZE + further)
 
