@@ -48,6 +48,13 @@ def asked(extra: str | None) -> Iterator[Requirement]:
             yield requirement
 
 
+def installs(*words: str) -> list[str]:
+    """Return the commands that install something when `make` is given these words."""
+    command = ["make", "--dry-run", "--always-make", *words]
+    said = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout
+    return [line for line in said.splitlines() if " install " in line]
+
+
 @pytest.mark.parametrize("path", WORKFLOWS, ids=lambda path: path.name)
 def test_a_workflow_runs_pinned_actions_and_may_only_read(path: object) -> None:
     """A tag can be moved to other code, a commit cannot; its version stands beside it."""
@@ -70,9 +77,7 @@ def test_another_index_gives_torch_and_nothing_else() -> None:
     """With an extra index, whoever has a higher version of any package there would be installed."""
     for path in (*WORKFLOWS, ROOT / "Makefile"):
         assert "extra-index" not in path.read_text().lower().replace("_", "-")
-    command = ["make", "--dry-run", "--always-make", "venv", "TORCH_INDEX=https://elsewhere"]
-    said = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout
-    lines = [line for line in said.splitlines() if " install " in line]
+    lines = installs("venv", "TORCH_INDEX=https://elsewhere")
     assert [line for line in lines if "elsewhere" in line] == lines[:1]
     torch = "--no-deps --index-url https://elsewhere --requirement requirements/torch.txt"
     assert lines[0].endswith(torch)
@@ -82,9 +87,7 @@ def test_another_index_gives_torch_and_nothing_else() -> None:
 @pytest.mark.parametrize("target", ["venv", ".venv/.tracking", "peers"])
 def test_what_is_installed_was_pinned_by_its_hash(target: str) -> None:
     """But for torch and the project itself, which both bring no other package."""
-    command = ["make", "--dry-run", "--always-make", target]
-    said = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout
-    lines = [line for line in said.splitlines() if " install " in line]
+    lines = installs(target)
     assert any("--require-hashes" in line for line in lines)
     for line in lines:
         assert re.search(

@@ -33,6 +33,7 @@ from tests.agents.trainings import (
     watch,
 )
 from tests.forms import by_agent
+from tests.golden import runner
 from tests.scripted import ScriptedEnv
 
 
@@ -148,7 +149,7 @@ def test_a_time_limit_bootstraps_unless_it_is_terminal(
     assert ends == list(range(8 * config.num_envs, max(ends) + 1, 8 * config.num_envs))
 
 
-@pytest.mark.parametrize("agent", [agent for agent in SETTINGS if agent.startswith("sac")])
+@pytest.mark.parametrize("agent", runner.SEEDS_TOGETHER)
 @pytest.mark.parametrize(("ratio", "expected"), [(0.5, 10), (2.0, 40)])
 def test_updates_keep_pace_with_transitions_after_the_warm_up(
     agent: str, ratio: float, expected: int, tmp_path: Path

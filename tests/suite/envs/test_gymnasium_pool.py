@@ -3,9 +3,9 @@
 What both simulators have in common is tested in `test_vector_env.py`.
 """
 
-import json
 import sys
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -20,6 +20,7 @@ from suite.envs.tasks import Task, find_task
 from suite.envs.vector_env import Spaces, VectorEnv
 from suite.settings.command_line import read_command_line
 from tests.messages import refused
+from tests.runs import run_json
 
 HERE = "tests.suite.envs.elsewhere"
 FROM = f"--task-from={HERE}"
@@ -76,19 +77,27 @@ def test_a_missing_package_is_named_before_a_folder_is_made(
     assert not list(tmp_path.iterdir())
 
 
-def test_a_run_finds_its_task_again(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("agent", "task", "flags", "shape"),
+    [
+        (a2c, "Tape-v0", [], (4,)),
+        (sac, "Pulled-v0", ["--learning-starts=50", "--evaluation-episodes=1"], (4, 2)),
+    ],
+)
+def test_a_run_finds_its_task_again(
+    agent: Any, task: str, flags: list[str], shape: tuple[int, ...], tmp_path: Path
+) -> None:
     """It is recorded by its whole name: a longer run, and what imported its module, make it."""
-    name = f"{HERE}:Tape-v0"
-    command = ["--task-from", name, f"--out={tmp_path}", "--device=cpu", "--num-envs=2"]
-    assert a2c.main([*command, "--env-steps=100"]) == 0
-    assert a2c.main([*command, "--env-steps=200"]) == 0
-    folder = tmp_path / "seed-1"
-    record = json.loads((folder / "run.json").read_text())
+    name = f"{HERE}:{task}"
+    command = ["--task-from", name, f"--out={tmp_path}", "--device=cpu", "--num-envs=2", *flags]
+    assert agent.main([*command, "--env-steps=100"]) == 0
+    assert agent.main([*command, "--env-steps=200"]) == 0
+    folder, record = tmp_path / "seed-1", run_json(tmp_path)
     assert (record["status"], record["task"]) == ("finished", name)
     assert len(record["resumed_at"]) == 1
     policy = agents.load_policy(folder)
     assert policy.task == find_task(name)
-    assert policy(np.zeros((4, 3), dtype=np.float32)).shape == (4,)
+    assert policy(np.zeros((4, 3), dtype=np.float32)).shape == shape
     assert evaluate_run(folder, episodes=2).task.name == name
 
 
