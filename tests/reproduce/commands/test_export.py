@@ -73,7 +73,7 @@ def test_a_graph_acts_as_its_policy(case: str, tmp_path: Path) -> None:
     [
         "sac",
         pytest.param("a2c", marks=pytest.mark.further),
-        "a2c, frames",
+        pytest.param("a2c, frames", marks=pytest.mark.further),
         "ppo, normalised frames",
     ],
 )

@@ -184,7 +184,7 @@ def test_the_documented_sources_are_the_published_runs() -> None:
 @pytest.mark.parametrize(
     "tables",
     [
-        pytest.param(name, marks=pytest.mark.slow) if name in ("suites", "wild") else name
+        pytest.param(name, marks=pytest.mark.slow) if name in ("others", "suites", "wild") else name
         for name in error_rates.TABLES
     ],
 )

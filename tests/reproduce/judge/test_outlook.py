@@ -45,9 +45,13 @@ def plan_of(agent: str, suite: str, source: str, budget: str, runs_dir: Path) ->
 def row_of(reference: ReferenceScore, num_seeds: int) -> outlook.Outlook:
     """The outlook of a task beside this reference, whose zero is -10."""
     return outlook.Outlook(
-        **{"task": "Reacher-v4", "env_steps": 1000, "num_seeds": num_seeds},
-        **{"scale": Scale(reference=reference, zero=Zero(random=-10.0)), "obstacle": ""},
-        **{"chance": 0.5, "run_seconds": None},
+        task="Reacher-v4",
+        env_steps=1000,
+        num_seeds=num_seeds,
+        scale=Scale(reference=reference, zero=Zero(random=-10.0)),
+        obstacle="",
+        chance=0.5,
+        run_seconds=None,
     )
 
 
@@ -153,12 +157,10 @@ def test_an_estimate_is_its_parts(
 
 def test_a_task_that_was_not_measured_is_as_fast_as_the_one_most_like_it() -> None:
     """By its family and the size of observations; the slower of two."""
+    measured = {"Hopper-v4": 50.0, "Reacher-v4": 40.0, "Humanoid-v4": 10.0, "CartPole-v1": 1.0}
     rows = [
         Speed("a2c", "me", task, "cpu", "x", 1.0, 1.0, speed, speed, 0.0, 400, "")
-        for task, speed in (
-            *(("Hopper-v4", 50.0), ("Reacher-v4", 40.0)),
-            *(("Humanoid-v4", 10.0), ("CartPole-v1", 1.0)),
-        )
+        for task, speed in measured.items()
     ]
 
     def found(task: str, source: str = "me", device: str = "cpu") -> float | None:

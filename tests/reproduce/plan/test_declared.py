@@ -1,6 +1,7 @@
 """Seeds are declared once, when a task is first started, and nothing later changes them."""
 
 import json
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ from reproduce.plan.declared import keep_declared
 from reproduce.plan.grid import Plan
 from reproduce.plan.make import command, load_plan, make_plan
 from suite.base.errors import UsageError
+from tests.messages import refused
 from tests.reproduce.conftest import record_run, saved
 
 HOPPER, WALKER, STEPS = "Hopper-v4", "Walker2d-v4", 1_000_000
@@ -82,25 +84,20 @@ def test_what_was_published_wins_over_a_plan_without_it(tmp_path: Path, publishe
     """A plan of picked seeds that was saved with --no-published declares nothing for published."""
     ended(mujoco(published, num_seeds=5))
     saved(mujoco(tmp_path / "runs", seeds=[2, 4, 5], published=False))
-    with pytest.raises(UsageError, match=r"was published with 5 declared seeds: .*--no-pub"):
+    with refused():
         mujoco(tmp_path / "runs", seeds=[2, 4, 5])
     assert mujoco(tmp_path / "runs", num_seeds=5).declared == {HOPPER: (1, 2, 3, 4, 5)}
 
 
 @pytest.mark.parametrize(
-    ("env_steps", "refused"), [(STEPS, True), (STEPS * 9 // 10, True), (STEPS * 3, False)]
+    ("env_steps", "allowed"), [(STEPS, False), (STEPS * 9 // 10, False), (STEPS * 3, True)]
 )
-def test_begun_seeds_are_not_picked_from(env_steps: int, refused: bool, tmp_path: Path) -> None:
+def test_begun_seeds_are_not_picked_from(env_steps: int, allowed: bool, tmp_path: Path) -> None:
     """One by one nothing was declared; of much longer runs the scores tell little."""
     for seed in range(1, 6):
         plan = saved(mujoco(tmp_path, seeds=[seed]))
         record_run(plan, HOPPER, seed, status="running" if seed == 5 else "finished")
-    if refused:
-        with pytest.raises(
-            UsageError, match=r"begun with seeds 1 5, too, .* --seeds 4 2 3 1 5, or"
-        ):
-            mujoco(tmp_path, seeds=[4, 2, 3], env_steps=env_steps)
-    else:
+    with nullcontext() if allowed else refused():
         mujoco(tmp_path, seeds=[4, 2, 3], env_steps=env_steps)
     assert mujoco(tmp_path, seeds=[6, 7, 8], env_steps=env_steps).declared[HOPPER] == (6, 7, 8)
     assert mujoco(tmp_path, num_seeds=6, env_steps=env_steps).declared[HOPPER] == tuple(range(1, 7))
@@ -121,7 +118,7 @@ def test_a_run_without_a_record_was_not_begun(content: str | None, tmp_path: Pat
     if content is None:
         assert mujoco(tmp_path, seeds=[1, 3, 4]).declared == {HOPPER: (1, 3, 4)}
     else:
-        with pytest.raises(UsageError, match="begun with seeds 2, too"):
+        with refused():
             mujoco(tmp_path, seeds=[1, 3, 4])
 
 
@@ -131,7 +128,7 @@ def test_seeds_that_only_another_task_has_are_refused(tmp_path: Path) -> None:
     for seed in (1, 9):
         ended(mujoco(tmp_path, seeds=[seed], tasks=[WALKER]))
     both = {"tasks": [WALKER, HOPPER], "env_steps": STEPS, "device": "cpu", "runs_dir": tmp_path}
-    with pytest.raises(UsageError, match=r"by itself, with --tasks Walker2d-v4 --seeds 1 2 3 4 9"):
+    with refused():
         keep_declared(make_plan("sac", "mujoco", **both), counts_begun=True)
 
 

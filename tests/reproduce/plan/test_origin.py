@@ -16,7 +16,7 @@ from reproduce.plan.grid import Plan
 from reproduce.plan.make import make_plan, save_plan
 from reproduce.plan.status import refuse_mixture
 from suite.base import hardware
-from suite.base.errors import UsageError
+from tests.messages import refused
 from tests.reproduce.conftest import record_run, recorded, reseal
 
 REACHER = "Reacher-v4"
@@ -163,7 +163,7 @@ def test_an_agent_without_a_number_counts_its_own_until_it_changes(project: Path
     assert statuses(smoke()) == ["left out"] * 3
     commit(project)
     assert statuses(smoke()) == ["left out"] * 3
-    with pytest.raises(UsageError, match=r"suite/base/noise\.py has changed since\): .* --fresh$"):
+    with refused():
         refuse_mixture(smoke())
 
 
@@ -200,15 +200,12 @@ def test_ones_own_older_runs_are_neither_judged_nor_trained_over(project: Path) 
     flip_sign(project)
     plan = smoke()
     assert statuses(plan) == ["left out", "left out", "planned"]
-    with pytest.raises(UsageError) as caught:
+    with refused():
         refuse_mixture(plan)
-    for part in ("seed-1", "other code", "agents/sac.py", "--fresh", "take back the changes"):
-        assert part in str(caught.value)
-    assert "\n" not in str(caught.value)
     alone, both = smoke(tasks=["Swimmer-v4"]), smoke(tasks=["Swimmer-v4", REACHER])
     refuse_mixture(alone)
     assert statuses(alone) == ["planned"] * 3
-    with pytest.raises(UsageError, match=f"{REACHER}/seed-1 was run with other code"):
+    with refused():
         refuse_mixture(both)
     tables = pipeline.gather(plan)
     assert recorded(plan)["scores"].empty
@@ -226,8 +223,8 @@ def test_a_setting_that_a_record_lacks_has_its_default() -> None:
     del config["max_log_alpha"]
     reseal(folder, config=config)
     assert statuses(smoke())[0] == "finished"
-    with pytest.raises(UsageError, match=r"max_log_alpha None there, -3\.0 here"):
+    with refused():
         smoke(settings=["max_log_alpha=-3.0"]).runs()
     reseal(folder, config=config | {"gone": 1})
-    with pytest.raises(UsageError, match="gone 1 there, unknown here"):
+    with refused():
         smoke().runs()

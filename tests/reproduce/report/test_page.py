@@ -25,12 +25,11 @@ HOSTILE = '"><script>alert(1)</script>'
 
 
 class Page(HTMLParser):
-    """What a browser would see: tags, links and text."""
+    """What a browser would see: links and text."""
 
     def __init__(self, path: Path) -> None:
         """Parse a page, without the text of its own scripts and what is shown without them."""
         super().__init__()
-        self.tags: list[str] = []
         self.links: list[str] = []
         self.text = ""
         source = path.read_text(encoding="utf-8")
@@ -41,8 +40,7 @@ class Page(HTMLParser):
         self.feed(self.source)
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        """Keep the tag and everything it refers to."""
-        self.tags.append(tag)
+        """Keep everything that a tag refers to."""
         self.links += [value or "" for name, value in attrs if name in ("href", "src")]
 
     def handle_data(self, data: str) -> None:

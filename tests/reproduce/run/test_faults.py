@@ -492,17 +492,6 @@ def test_a_harness_that_was_suspended_calls_nobody_stalled(monkeypatch: pytest.M
 # The code or the settings change
 
 
-@pytest.fixture
-def code(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A checkout of the test's own, whose files may change."""
-    for name in ("agents/sac.py", "suite/envs/tasks.py", "suite/envs/vector_env.py", "README.md"):
-        file = tmp_path / "code" / name
-        file.parent.mkdir(parents=True, exist_ok=True)
-        file.write_text("from suite.envs import tasks, vector_env\n" if "agents" in name else "")
-    monkeypatch.setattr("suite.base.hardware._root", lambda: tmp_path / "code")
-    return tmp_path / "code"
-
-
 def test_runs_of_other_settings_are_not_mixed_even_as_other_seeds(tmp_path: Path) -> None:
     """Seed 3 of another gamma would stand in one folder with seeds 1 and 2."""
     plan = pendulum(tmp_path, [1, 2])
@@ -511,10 +500,15 @@ def test_runs_of_other_settings_are_not_mixed_even_as_other_seeds(tmp_path: Path
         refuse_mixture(plan)
 
 
-def test_changed_code_starts_no_further_run(code: Path, tmp_path: Path, stand_in: StandIn) -> None:
+def test_changed_code_starts_no_further_run(
+    tmp_path: Path, stand_in: StandIn, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """What runs goes on; what waits is not started, and can be once the change is undone."""
+    monkeypatch.setattr("suite.base.hardware._root", lambda: tmp_path / "code")
+    changed = tmp_path / "code" / "agents" / "sac.py"
+    changed.parent.mkdir(parents=True)
+    changed.touch()
     plan = pendulum(tmp_path / "runs", [1, 2], workers=1)
-    changed = code / "agents" / "sac.py"
     append = f"pathlib.Path({str(changed)!r}).open('a').write('new = True')\n"
     stand_in({1: append + FINISH, 2: FINISH})
     assert ends(launch(plan, ignore)) == {

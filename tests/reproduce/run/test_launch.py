@@ -135,7 +135,8 @@ TURNS = f"{SEES}await_finished(2, 5)\n{FINISH}"
     ("visible", "options", "first", "others", "seen"),
     [
         # a long run keeps its own GPU; all others go, one by one, to the other
-        *[(None, {}, (2, 3, 4), SEES + FINISH, "0111"), ("7,3", {}, (2,), SEES + FINISH, "73")],
+        (None, {}, (2, 3, 4), SEES + FINISH, "0111"),
+        ("7,3", {}, (2,), SEES + FINISH, "73"),
         (" 5, 6,9", {}, (2, 3, 4), SEES + FINISH, "5666"),
         (None, {"workers": 4}, (2, 5), TURNS, "01011"),  # where one ends, the next begins
         (None, {"device": "cuda:1"}, (), SEES + FINISH, ["all", "all"]),  # its own flag says which
