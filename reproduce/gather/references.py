@@ -14,7 +14,7 @@ import warnings
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, NamedTuple, TypeVar
+from typing import Any, Literal, NamedTuple, TypeVar, cast
 
 import numpy as np
 import pandas as pd
@@ -47,7 +47,8 @@ COLUMNS: Mapping[str, Mapping[str, str]] = {
 MAY_BE_EMPTY = ("return_low", "return_high", "score_std", "protocol", "max_env_steps", "paper")
 LENT: dict[tuple[str, str], tuple[Any, Mapping[str, pd.DataFrame]]] = {}
 """Sources without files, by agent and name: what is said of them, and their tables."""
-_KEPT: list[Any] = []
+ANSWERS: dict[tuple[Any, ...], Any] = {}
+"""What functions that are `kept` have answered, by function and arguments."""
 _Function = TypeVar("_Function", bound=Callable[..., Any])
 How = Literal["single runs", "stated", "drawn curve"]
 
@@ -90,22 +91,22 @@ class ReferenceScore:
 
 def kept(function: _Function) -> _Function:
     """Return a function of reference data that gives an answer again, until a source is lent."""
-    cached: Any = functools.cache(function)
-    _KEPT.append(cached)
-    return cached
+
+    @functools.wraps(function)
+    def answer(*arguments: Any) -> Any:
+        asked = (function, *arguments)
+        if asked not in ANSWERS:
+            ANSWERS[asked] = function(*arguments)
+        return ANSWERS[asked]
+
+    return cast("_Function", answer)
 
 
 def lend(source: Any, tables: Mapping[str, pd.DataFrame]) -> None:
     """Let a `references.Source` without files judge in this process, by tables by their names."""
     named = {name: table.assign(source=source.source) for name, table in tables.items()}
     LENT[source.agent, source.source] = (source, named)
-    forget()
-
-
-def forget() -> None:
-    """Forget the answers of all functions that are `kept`."""
-    for cached in _KEPT:
-        cached.cache_clear()
+    ANSWERS.clear()
 
 
 def read_reference_table(path: Path) -> pd.DataFrame:

@@ -13,6 +13,7 @@ import pandas as pd
 import pytest
 
 from reproduce import __main__ as command_line
+from reproduce.gather import references
 from reproduce.gather.collect import collect
 from reproduce.gather.references import ReferenceScore
 from reproduce.pipeline import gather, write_report
@@ -71,6 +72,12 @@ def published(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     folder = tmp_path / "published"
     monkeypatch.setattr(planning, "PUBLISHED", folder)
     return folder
+
+
+def read_sources_from(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let a folder of the test's own stand in place of `results/references`."""
+    for name, own in {"REFERENCES": folder, "ANSWERS": {}, "LENT": {}}.items():
+        monkeypatch.setattr(references, name, own)
 
 
 @pytest.fixture

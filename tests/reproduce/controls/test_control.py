@@ -7,7 +7,7 @@ import dataclasses
 import importlib
 import os
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -32,7 +32,7 @@ from suite.record.records import KEYS, SCHEMA_VERSION, read_record
 from suite.settings import presets
 from suite.settings.presets import BUDGETS, read_presets, read_source
 from tests.messages import refused
-from tests.reproduce.conftest import recorded
+from tests.reproduce.conftest import read_sources_from, recorded
 from tests.reproduce.run.boards import ends, ignore
 from tests.runs import tree
 
@@ -95,7 +95,7 @@ def install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Install:
 
 
 @pytest.fixture
-def sources(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+def sources(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A folder of sources of the test's own, with `rl_zoo` to be judged by."""
     folder = tmp_path / "references"
     settings = "rl_zoo/a2c.toml", "tianshou_v3/a2c.toml"  # of MuJoCo these are the default
@@ -107,10 +107,8 @@ def sources(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
         own.read_text().replace("[suites.classic]", '[suites.classic]\ndefault = "agent"')
     )
     monkeypatch.setattr(presets, "REFERENCES", folder)
-    monkeypatch.setattr(references, "REFERENCES", folder)
-    references.forget()
-    yield folder
-    references.forget()
+    read_sources_from(folder, monkeypatch)
+    return folder
 
 
 def plan_of(tmp_path: Path, *, num_seeds: int | None = 3, **asked: Any) -> Plan:

@@ -2,7 +2,6 @@
 
 import json
 import shutil
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -10,12 +9,12 @@ import pytest
 
 from reproduce.gather import collect, references
 from reproduce.gather.baseline import with_baseline
-from reproduce.gather.references import LENT, forget, reference_score
+from reproduce.gather.references import reference_score
 from reproduce.plan import make
 from reproduce.plan.grid import Plan
 from reproduce.plan.make import make_plan
 from tests.messages import refused
-from tests.reproduce.conftest import TASK, Say, record_run, saved
+from tests.reproduce.conftest import TASK, Say, read_sources_from, record_run, saved
 
 pytestmark = pytest.mark.usefixtures("undrawn")
 
@@ -24,17 +23,13 @@ EQUAL, BROKEN = (-150.0, -155.0, -145.0), (-900.0, -905.0, -895.0)
 
 
 @pytest.fixture(autouse=True)
-def _no_stored_source(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+def _no_stored_source(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Stored curves, whose tables take seconds, are not read; what is lent is no other test's."""
     folder = tmp_path / "references"
     folder.mkdir()
     for name in ("comparable.csv", "sources.csv"):
         shutil.copy(references.REFERENCES / name, folder)
-    monkeypatch.setattr(references, "REFERENCES", folder)
-    forget()
-    yield
-    LENT.clear()
-    forget()
+    read_sources_from(folder, monkeypatch)
 
 
 def grid(runs_dir: Path, agent: str = "sac", **asked: Any) -> Plan:
@@ -93,10 +88,10 @@ def test_a_published_grid_is_a_baseline_without_another(tmp_path: Path, publishe
     kept = run(grid(published))
     plan = grid(tmp_path / "runs" / "gamma=0.9", "sac_alf", baseline="sac")
     with_baseline(plan)
-    assert LENT["sac_alf", "sac (baseline)"][0].path == str(kept.directory)
+    assert references.LENT["sac_alf", "sac (baseline)"][0].path == str(kept.directory)
     own = run(grid(tmp_path / "runs"))
     with_baseline(plan)
-    assert LENT["sac_alf", "sac (baseline)"][0].path == str(own.directory)
+    assert references.LENT["sac_alf", "sac (baseline)"][0].path == str(own.directory)
     for folder in (own.directory, tmp_path / "runs"):
         plan = with_baseline(grid(tmp_path / "after", baseline=str(folder)))
         assert plan.preset.judged_by == "sac (baseline)"
@@ -123,4 +118,4 @@ def test_what_cannot_judge_is_refused(tmp_path: Path, monkeypatch: pytest.Monkey
     refuse("another task", grid(tmp_path, "sac_alf", baseline="sac", tasks=[car]))
     (theirs.directory / TASK / "seed-2" / "run.json").unlink()
     refuse("unfinished", grid(tmp_path, "sac_alf", baseline="sac"))
-    assert not LENT
+    assert not references.LENT

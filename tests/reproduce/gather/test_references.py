@@ -2,7 +2,6 @@
 
 import functools
 import re
-from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -27,6 +26,7 @@ from reproduce.judge.aggregates import human_scores
 from suite.envs.tasks import ATARI_GAMES, ATARI_PROTOCOLS, TASKS, baseline_scores, possible_returns
 from suite.settings.presets import REFERENCES, read_source
 from tests.messages import refused
+from tests.reproduce.conftest import read_sources_from
 
 AGENTS = ("sac", "a2c", "ppo", "impala", "acer", "acer_continuous", "sac_value", "sac_discrete")
 JUDGES = (
@@ -64,13 +64,11 @@ notes = "n"
 
 
 @pytest.fixture
-def no_sources(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+def no_sources(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """An empty folder, which is read in place of ours."""
-    for module in (references, source_pages):
-        monkeypatch.setattr(module, "REFERENCES", tmp_path)
-    references.forget()
-    yield tmp_path
-    references.forget()
+    monkeypatch.setattr(source_pages, "REFERENCES", tmp_path)
+    read_sources_from(tmp_path, monkeypatch)
+    return tmp_path
 
 
 @pytest.fixture
