@@ -309,14 +309,6 @@ class OnGpu(Tensor):
         return f"{on_cpu(self)!r} on {DEVICE}"
 
 
-class Generator(torch.Generator):
-    """A generator of the GPU's numbers."""
-
-    def __new__(cls, device: torch.device) -> "Generator":
-        assert device == DEVICE, f"{device}: another GPU"
-        return super().__new__(cls)
-
-
 def on_gpu(tensor: Tensor) -> Tensor:
     """Return the same numbers in the same memory as the GPU's."""
     if isinstance(tensor, OnGpu):
@@ -376,9 +368,6 @@ class Gpu(TorchFunctionMode):
         self, func: Any, types: object, args: Sequence[Any] = (), kwargs: Any = None
     ) -> Any:
         kwargs = kwargs or {}
-        generator = kwargs.get("generator")
-        if generator is not None and kwargs.get("device") == DEVICE:
-            assert isinstance(generator, Generator), "a processor's generator"
         if func is F.one_hot and isinstance(args[0], OnGpu):  # it asks torch for the device
             where, size = args[0].unsqueeze(-1), args[1]
             return where.new_zeros(*where.shape[:-1], size).scatter_(-1, where, 1)
@@ -459,14 +448,12 @@ def installed(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Have this GPU in the place of `cuda`, for trainings too."""
     monkeypatch.setattr(session, "use_device", lambda name, tf32: DEVICE)
     monkeypatch.setattr(clip_grad, "_group_tensors_by_device_and_dtype", grouped)
-    monkeypatch.setattr(torch, "Generator", Generator)
     monkeypatch.setattr(torch.cuda, "CUDAGraph", Graph)
     monkeypatch.setattr(torch.cuda, "graph", captured)
     monkeypatch.setattr(torch.cuda, "set_device", move_to)
     monkeypatch.setattr(torch.cuda, "Stream", Stream)
     monkeypatch.setattr(torch.cuda, "stream", current)
     monkeypatch.setattr(torch.cuda, "current_stream", lambda device=None: thread.stream)
-    monkeypatch.setattr(torch.cuda, "default_stream", lambda device=None: DEFAULT_STREAM)
     swaps = torch.__future__.get_swap_module_params_on_conversion()
     torch.__future__.set_swap_module_params_on_conversion(True)  # parameters stay the same objects
     thread.device = DEVICE
