@@ -234,15 +234,18 @@ UPDATES: list[dict[str, Any]] = [
     {"max_gradient_norm": 0.01},
     {"max_gradient_norm": None},
     {"lstm_size": 5, "activation": "tanh"},
-    {"lstm_size": 5, "activation": "tanh", "carried": False, "statistics": "logits"},
 ]
+FROM_REPLAY: dict[str, Any] = {"lstm_size": 5, "activation": "tanh", "statistics": "logits"}
+"""Of an unroll whose memory was not kept: it begins with 0."""
 
 
-@pytest.mark.parametrize("settings", UPDATES, ids=str)
-def test_an_update_is_what_the_equations_say(settings: dict[str, Any]) -> None:
+@pytest.mark.parametrize(
+    ("settings", "carried"),
+    [*((each, True) for each in UPDATES), (FROM_REPLAY, False)],
+    ids=str,
+)
+def test_an_update_is_what_the_equations_say(settings: dict[str, Any], carried: bool) -> None:
     """Gradient, diagnostics and the average policy, in float64, with ends inside the unroll."""
-    carried = settings.get("carried", True)
-    settings = {name: each for name, each in settings.items() if name != "carried"}
     config = replace(TINY, **(ACER_UPDATE | settings))
     batch = doubled(random_batch(config, 4))
     network = acer.ActorCritic(config, CONTROL, np.random.default_rng(2))

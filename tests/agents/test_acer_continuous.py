@@ -224,15 +224,18 @@ UPDATES: list[dict[str, Any]] = [
     {"q_coef": 0.3, "value_coef": 2.0, "max_gradient_norm": 0.01},
     {"time_limit_is_terminal": True},
     {"lstm_size": 5},
-    {"lstm_size": 5, "carried": False, "std": "learned", "advantage_target": "q_retrace"},
 ]
+FROM_REPLAY: dict[str, Any] = {"lstm_size": 5, "std": "learned", "advantage_target": "q_retrace"}
+"""Of an unroll whose memory was not kept: it begins with 0."""
 
 
-@pytest.mark.parametrize("settings", UPDATES, ids=str)
-def test_an_update_is_what_the_equations_say(settings: dict[str, Any]) -> None:
+@pytest.mark.parametrize(
+    ("settings", "carried"),
+    [*((each, True) for each in UPDATES), (FROM_REPLAY, False)],
+    ids=str,
+)
+def test_an_update_is_what_the_equations_say(settings: dict[str, Any], carried: bool) -> None:
     """Gradient, diagnostics and the average policy, in float64, with ends inside the unroll."""
-    carried = settings.get("carried", True)
-    settings = {name: each for name, each in settings.items() if name != "carried"}
     config = replace(TINY, **(ACER_UPDATE | settings))
     batch = doubled(random_batch(config, 4))
     noise = draw(3, config.num_action_samples + 1, *batch.actions.shape)

@@ -32,7 +32,6 @@ from tests.agents.trainings import (
     train,
     watch,
 )
-from tests.forms import by_agent
 from tests.golden import runner
 from tests.scripted import ScriptedEnv
 
@@ -46,10 +45,11 @@ NO_ENTROPY: dict[str, Any] = {
     **{"env_steps": 350, "learning_starts": 100, "learn_alpha": False, "initial_alpha": 1e-6},
     **{"hidden_sizes": (32, 32), "batch_size": 32, "tau": 0.1, "evaluation_interval": 350},
 }
-FAST: dict[str, Any] = {
-    **{"hidden_sizes": (32, 32), "evaluation_rule": "training", "env_steps": 2_000},
-    **{"rmsprop_epsilon_in_root": False, "rmsprop_initial_average": 0.0, "rmsprop_epsilon": 1e-5},
-    **{"max_gradient_norm": 0.5, "learning_rate_decay_steps": 2_000, "entropy_coef": 0.0},
+SMALL: dict[str, Any] = {"hidden_sizes": (32, 32), "evaluation_rule": "training"}
+FAST: dict[str, Any] = SMALL | {
+    **{"env_steps": 2_000, "rmsprop_epsilon": 1e-5, "max_gradient_norm": 0.5, "entropy_coef": 0.0},
+    **{"rmsprop_epsilon_in_root": False, "rmsprop_initial_average": 0.0},
+    "learning_rate_decay_steps": 2_000,
 }
 WORTH: dict[str, tuple[dict[str, Any], Callable[[Any], Tensor]]] = {
     "sac": (
@@ -81,8 +81,9 @@ WORTH: dict[str, tuple[dict[str, Any], Callable[[Any], Tensor]]] = {
         lambda learner: learner.network.value(torch.zeros(1, 1)),
     ),
     "ppo": (
-        {**{key: FAST[key] for key in ("hidden_sizes", "evaluation_rule")}, "env_steps": 2_000}
-        | {"learning_rate": 5e-3, "learning_rate_decay_steps": 2_000, "num_epochs": 4},
+        SMALL
+        | {"env_steps": 2_000, "num_epochs": 4}
+        | {"learning_rate": 5e-3, "learning_rate_decay_steps": 2_000},
         lambda learner: learner.network(torch.zeros(1, 1))[1],
     ),
     "impala": (
@@ -90,14 +91,13 @@ WORTH: dict[str, tuple[dict[str, Any], Callable[[Any], Tensor]]] = {
         lambda learner: learner.network(torch.zeros(1, 1))[1],
     ),
     "acer": (
-        {**{key: FAST[key] for key in ("hidden_sizes", "evaluation_rule")}, "env_steps": 2_800}
-        | {"learning_rate": 5e-3, "learning_rate_decay_steps": 2_800},
+        SMALL | {"env_steps": 2_800} | {"learning_rate": 5e-3, "learning_rate_decay_steps": 2_800},
         expected_q_value,
     ),
     "acer_continuous": (
-        {**{key: FAST[key] for key in ("hidden_sizes", "evaluation_rule")}, "env_steps": 2_400}
-        | {"replay_ratio": 4.0, "batch_unrolls": 8, "rmsprop_epsilon": 1e-5}
-        | {"learning_rate": 5e-3},
+        SMALL
+        | {"env_steps": 2_400, "replay_ratio": 4.0, "batch_unrolls": 8}
+        | {"rmsprop_epsilon": 1e-5, "learning_rate": 5e-3},
         lambda learner: learner.network.critic(torch.zeros(1, 1)),
     ),
 }
@@ -112,7 +112,10 @@ SPACES: dict[str, Spaces] = {
 
 def of_one_loop(cases: Iterable[tuple[Any, ...]]) -> list[Any]:
     """Return parameters; each agent's equations say what an end is, so most are `further`."""
-    return by_agent(cases, lambda variant: str(variant in UNROLL_AGENTS))
+    first = ("sac", "a2c")
+    return [
+        pytest.param(*case, marks=[] if case[0] in first else pytest.mark.further) for case in cases
+    ]
 
 
 @pytest.mark.parametrize(

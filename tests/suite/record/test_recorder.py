@@ -260,16 +260,6 @@ def test_finished_is_the_last_thing_written(
     ]
 
 
-def test_rows_that_cannot_be_written_leave_the_run_unfinished(tmp_path: Path) -> None:
-    """None of its seeds is `finished`."""
-    run = record(tmp_path)
-    run.episodes(10, ended([[1.0], [2.0]], [[3], [3]]))
-    (tmp_path / "seed-2" / "episodes.csv").mkdir()
-    with pytest.raises(UsageError, match="not a regular file"):
-        run.finish()
-    assert [run_json(tmp_path, seed)["status"] for seed in (1, 2)] == ["running", "running"]
-
-
 # What agents measure between two logs
 
 
