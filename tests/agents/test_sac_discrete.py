@@ -34,28 +34,22 @@ def random_batch(seed: int, seeds: int, size: int) -> StepBatch:
 
 
 def test_softmax_of_q_over_alpha_maximises_the_expected_soft_value() -> None:
-    """Its value is alpha log sum exp(Q / alpha), which no other policy exceeds (Eq. 12)."""
-    rng = np.random.default_rng(2)
-    q_values, alpha = (
-        torch.from_numpy(rng.normal(size=(2, 5, 4))),
-        torch.tensor([0.2, 3.0]).double(),
-    )
-    values = sac.soft_values(q_values, sac.log_policy(q_values, alpha), alpha)
+    """Its value is alpha log sum exp(Q / alpha), which no other policy exceeds (Eq. 12).
+
+    Alpha to 0: the policy is greedy; alpha large: it is uniform, its entropy log |A|.
+    """
+    rng, alpha = np.random.default_rng(2), torch.tensor([1e-4, 0.2, 3.0, 1e4]).double()
+    q_values = torch.from_numpy(rng.normal(size=(4, 5, 4)))
+    policy = sac.log_policy(q_values, alpha)
+    values = sac.soft_values(q_values, policy, alpha)
+    greedy, *_, uniform = sac.entropies(policy)
+    assert greedy.tolist() == pytest.approx([0.0] * 5, abs=1e-6)
+    assert uniform.tolist() == pytest.approx([math.log(4)] * 5)
     closed = alpha[:, None] * (q_values / alpha[:, None, None]).logsumexp(-1)
     torch.testing.assert_close(values, closed)
     for _ in range(20):
-        other = torch.from_numpy(rng.normal(size=(2, 5, 4))).log_softmax(-1)
+        other = torch.from_numpy(rng.normal(size=(4, 5, 4))).log_softmax(-1)
         assert (sac.soft_values(q_values, other, alpha) < values).all()
-
-
-def test_limits_of_the_temperature_are_greedy_and_uniform() -> None:
-    """Alpha to 0: V is the largest Q; alpha large: the policy is uniform, its entropy log |A|."""
-    q_values = torch.tensor([[[1.0, 3.0, -2.0]]])
-    cold, hot = torch.tensor([1e-3]), torch.tensor([1e4])
-    greedy = sac.log_policy(q_values, cold)
-    assert sac.soft_values(q_values, greedy, cold).item() == pytest.approx(3.0)
-    assert sac.entropies(greedy).item() == pytest.approx(0.0, abs=1e-6)
-    assert sac.entropies(sac.log_policy(q_values, hot)).item() == pytest.approx(math.log(3))
 
 
 # An update

@@ -37,12 +37,6 @@ def test_noise_has_its_distribution_and_comes_from_its_stream(draw: Any, distrib
     assert torch.equal(torch.get_rng_state(), state)
 
 
-def test_stacked_noise_of_a_seed_is_its_noise_alone() -> None:
-    """A seed in a batch equals the seed alone, whoever its neighbours are."""
-    alone = normal(np.random.default_rng(7), (4, 2), CPU)
-    assert torch.equal(among(np.random.default_rng(7), (4, 2), CPU), alone)
-
-
 @pytest.mark.parametrize("probability", [0.0, 0.3, 1.0])
 def test_noise_comes_with_a_probability_for_each_row(probability: float) -> None:
     """Whole rows are 0 as often as asked; the others are what they would be, seed by seed."""
