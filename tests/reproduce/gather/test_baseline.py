@@ -85,14 +85,15 @@ def test_a_published_grid_is_a_baseline_without_another(tmp_path: Path, publishe
 
     Of one's own agent before a change, too, by its grid's folder or the `--runs-dir` of then.
     """
-    kept = run(grid(published))
     plan = grid(tmp_path / "runs" / "gamma=0.9", "sac_alf", baseline="sac")
-    with_baseline(plan)
-    assert references.LENT["sac_alf", "sac (baseline)"][0].path == str(kept.directory)
-    own = run(grid(tmp_path / "runs"))
-    with_baseline(plan)
-    assert references.LENT["sac_alf", "sac (baseline)"][0].path == str(own.directory)
-    for folder in (own.directory, tmp_path / "runs"):
+    for root, scores in ((published, EQUAL), (tmp_path / "runs", BROKEN)):
+        theirs = run(grid(root), scores)
+        with_baseline(plan)
+        assert references.LENT["sac_alf", "sac (baseline)"][0].path == str(theirs.directory)
+        found = reference_score("sac_alf", "sac (baseline)", TASK, STEPS, plan.rule)
+        assert found is not None
+        assert found.mean == scores[0]
+    for folder in (theirs.directory, tmp_path / "runs"):
         plan = with_baseline(grid(tmp_path / "after", baseline=str(folder)))
         assert plan.preset.judged_by == "sac (baseline)"
         assert plan.departures == ("evaluation_interval = 10000, set by --set",)
