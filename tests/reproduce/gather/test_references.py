@@ -227,12 +227,12 @@ def test_files_hold_exactly_what_compares() -> None:
         *("cleanba", "openai_baselines", "ppo_paper", "cleanrl", "slm_lab_v5_fig")
     }
     assert runs == {key for key in curves if key[:2] in {run[:2] for run in runs}}
-    for path in (*REFERENCES.glob("*/curves*"), *REFERENCES.glob("*/scores.csv")):
-        rows = pd.read_csv(path)
-        keys = [key for key in ("agent", "env_id", "seed", "env_steps") if key in rows]
-        twice = rows[rows.duplicated(keys)]
-        # Several environments of one run may end an episode at the same step.
-        assert twice.empty or ("seed" in keys and path.parent.name in ("rl_zoo", "sb3_control"))
+    for pattern in ("*/curves.csv*", "*/scores.csv"):
+        assert not table(pattern).duplicated([*KEYS, "env_steps"]).any()
+    by_seed = table("*/curves_by_seed.csv.xz")
+    twice = by_seed[by_seed.duplicated([*KEYS, "seed", "env_steps"])]
+    # Several environments of one run may end an episode at the same step.
+    assert {*twice["source"]} <= {"rl_zoo", "sb3_control"}
     assert {key[:2] for key in names(comparable)} == {*entries}
     for row in comparable.fillna({"protocol": ""}).to_dict("records"):
         atari = TASKS[row["task"]].family == "atari"

@@ -38,12 +38,28 @@ def seeds_to_run(plan: Plan) -> list[list[int]]:
 def test_a_request_is_read_back_from_its_words() -> None:
     """Every field has a flag; num_seeds, which seeds exclude, is read back alone."""
     request = Request(
-        **{"agent": "sac", "suite": "classic", "tasks": [TASK], "budget": "smoke"},
-        **{"seeds": (3, 1), "env_steps": 300, "source": "tuned", "runs_dir": Path("a b")},
-        **{"published": False, "checkpoint_minutes": 0.5, "drop_checkpoints": True},
-        **{"keep_best": True, "device": "cpu", "workers": 2, "launcher": "ray"},
-        **{"ray_address": "here:1", "settings": ["gamma=0.9"], "fresh": True},
-        **{"track": "wandb", "open": True, "baseline": "a2c", "dry_run": True},
+        agent="sac",
+        suite="classic",
+        tasks=[TASK],
+        budget="smoke",
+        seeds=(3, 1),
+        env_steps=300,
+        source="tuned",
+        runs_dir=Path("a b"),
+        published=False,
+        checkpoint_minutes=0.5,
+        drop_checkpoints=True,
+        keep_best=True,
+        device="cpu",
+        workers=2,
+        launcher="ray",
+        ray_address="here:1",
+        settings=["gamma=0.9"],
+        fresh=True,
+        track="wandb",
+        open=True,
+        baseline="a2c",
+        dry_run=True,
     )
     plain = Request(agent="", suite="")
     alike = [name for name in FIELDS if getattr(request, name) == getattr(plain, name)]
