@@ -73,11 +73,11 @@ class Killed(BaseException):
     """What ends a training in the middle."""
 
 
-def train(config: Any, directory: Path, checkpoint_seconds: float = 1e9) -> Recorder:
+def train(config: Any, directory: Path) -> Recorder:
     agent = type(config).__module__.removeprefix("agents.")
     run = {"agent": agent, "task": config.task, "config": asdict(config)}
     keeps_best = config.evaluation_rule != "training"
-    recorder = Recorder(directory, run, config.seeds, checkpoint_seconds, keeps_best=keeps_best)
+    recorder = Recorder(directory, run, config.seeds, 1e9, keeps_best=keeps_best)
     module_of(agent).train(config, recorder)
     recorder.finish()
     return recorder

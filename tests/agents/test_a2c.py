@@ -1,4 +1,4 @@
-"""A2C: every equation against a slow re-derivation, then what training must do."""
+"""A2C: draws, units of values, optimisers in turn and diagnostics, against slow re-derivations."""
 
 import math
 from dataclasses import replace
@@ -22,9 +22,6 @@ from tests.agents.trainings import (
 TINY = tiny("a2c")
 TORCH_FORM: dict[str, Any] = {"rmsprop_epsilon_in_root": False, "rmsprop_initial_average": 0.0}
 """RMSprop as torch has it."""
-
-
-# Mathematics
 
 
 def test_drawn_actions_have_the_policys_probabilities() -> None:

@@ -1,4 +1,4 @@
-"""Numbers that are none, in each agent: found within one log interval, counted, and cheap to find.
+"""Numbers that are none, in each agent: found within one log interval.
 
 They are injected where they would arise: into the simulator's rewards and the weights.
 """
