@@ -23,6 +23,7 @@ from reproduce.commands import evaluate as evaluating
 from reproduce.commands import grid
 from reproduce.commands.evaluate import evaluate_run
 from reproduce.judge.verdicts import STATUSES
+from reproduce.pipeline import gather, write_report
 from reproduce.plan.make import load_plan
 from reproduce.plan.request import SAVED
 from suite.base.errors import UsageError
@@ -34,7 +35,6 @@ from tests.reproduce.conftest import (
     TASK,
     Say,
     leave_out_charts,
-    make_report,
     pendulum,
     record_run,
     recorded,
@@ -305,12 +305,13 @@ def test_one_bad_run_never_sinks_a_report(
         for other in KINDS:
             (folder / other).write_text(text if other == name else whole[other])
         reseal(folder)
-        verdicts = make_report(plan)
-        runs = recorded(plan)["runs"]
+        tables = gather(plan)
+        write_report(plan, tables)
+        runs = tables["runs"]
         assert runs.status[0] == "finished"
         assert runs.status[1] in STATUSES
         assert "\n" not in runs.error[1]
-        assert verdicts.num_seeds[0] >= 1
+        assert tables["verdicts"].num_seeds[0] >= 1
 
     check()
 
