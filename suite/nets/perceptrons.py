@@ -78,9 +78,15 @@ class Perceptron(nn.Module):
 
     @classmethod
     def from_weights(cls, weights: Mapping[str, Tensor], prefix: str = "") -> "Perceptron":
-        """Return the perceptron whose weights `state_dict` returned, with a prefix or without."""
+        """Return the perceptron whose weights `state_dict` returned, with a prefix or without.
+
+        Raises:
+            ValueError: if none begins with the prefix.
+        """
         start = len(prefix)
         own = {name[start:]: each for name, each in weights.items() if name.startswith(prefix)}
+        if not own:
+            raise ValueError(f"not the weights of this policy: none begins with {prefix}")
         of_lstm = {name: own.pop(name) for name in list(own) if name.startswith("lstm.")}
         layers = [(own[f"weight_{i}"], own[f"bias_{i}"]) for i in range(len(own) // 2)]
         if not of_lstm:

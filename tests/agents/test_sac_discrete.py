@@ -184,6 +184,8 @@ def test_a_policys_file_of_other_critics_or_several_seeds_is_refused(
     module.load(weights, description)
     with pytest.raises(ValueError, match=r"not the weights of .*1\.bias_0, "):
         module.load(weights, description | {"num_critics": 1})
+    with pytest.raises(ValueError, match=r"not the weights of .*2\."):
+        module.load(weights, description | {"num_critics": 3})
     name = "temperature" if "temperature" in weights else "log_alphas"
     weights[name] = weights[name].repeat_interleave(2, -1)
     with pytest.raises(ValueError, match=f"^{name} must have the shape"):
