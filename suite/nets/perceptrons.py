@@ -86,7 +86,7 @@ class Perceptron(nn.Module):
         start = len(prefix)
         own = {name[start:]: each for name, each in weights.items() if name.startswith(prefix)}
         if not own:
-            raise ValueError(f"not the weights of this policy: none begins with {prefix}")
+            raise ValueError(f"not the weights of this policy: none begins with {prefix!r}")
         of_lstm = {name: own.pop(name) for name in list(own) if name.startswith("lstm.")}
         layers = [(own[f"weight_{i}"], own[f"bias_{i}"]) for i in range(len(own) // 2)]
         if not of_lstm:

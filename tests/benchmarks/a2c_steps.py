@@ -4,10 +4,11 @@ r"""What each update of an A2C run on discrete actions does to its policy, as ro
         --suite atari-7 --like nnabla_rl --task Pong-v5 --seeds 3 --env-steps 5000000 --device cpu
 
 Arguments after `--` are those of `agents.a2c`. With `--bound-from` and `--longest`, steps of the
-weights are shortened from an update on: the run is the same up to there.
+weights are shortened from an update on, not before `--begin`: the run is the same up to there.
 """
 
 import csv
+import itertools
 import math
 import sys
 from collections.abc import Sequence
@@ -31,13 +32,15 @@ def main(argv: Sequence[str]) -> int:
     parser.add_argument("--longest", type=float, default=math.inf, help="norm of such a step")
     parser.add_argument("flags", nargs="+", metavar="-- FLAG", help="of agents.a2c")
     options = parser.parse_args(argv)
-    update, number = a2c.update, 0
+    update, numbers = a2c.update, itertools.count()
     with options.out.open("w", newline="") as file:
         writer = csv.writer(file)
         writer.writerow(COLUMNS)
 
         def watched(learner: Any, config: Any, batch: Any, learning_rate: Any) -> torch.Tensor:
-            nonlocal number
+            number = next(numbers)
+            if number < options.begin:
+                return update(learner, config, batch, learning_rate)
             obs, optimiser = batch.obs[:-1].flatten(0, 1), learner.optimiser
             before = optimiser.weights.vector.clone()
             with torch.no_grad():
@@ -47,14 +50,12 @@ def main(argv: Sequence[str]) -> int:
             if options.bound_from is not None and number >= options.bound_from:
                 step *= min(1.0, options.longest / float(step.norm()))
                 optimiser.weights.vector.copy_(before + step)
-            if number >= options.begin:
-                with torch.no_grad():
-                    new = learner.network(obs)[0].log_softmax(-1)
-                kl = (old.exp() * (old - new)).sum(-1)  # KL(before || after) at each observation
-                mean_square = optimiser.square_averages.mean()
-                row = (kl.mean(), kl.max(), metrics[3], step.norm(), mean_square.sqrt())
-                writer.writerow([number, *map(float, row), float(batch.rewards.sum())])
-            number += 1
+            with torch.no_grad():
+                new = learner.network(obs)[0].log_softmax(-1)
+            kl = (old.exp() * (old - new)).sum(-1)  # KL(before || after) at each observation
+            mean_square = optimiser.square_averages.mean()
+            row = (kl.mean(), kl.max(), metrics[3], step.norm(), mean_square.sqrt())
+            writer.writerow([number, *map(float, row), float(batch.rewards.sum())])
             return metrics
 
         a2c.update = watched
