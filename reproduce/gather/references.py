@@ -90,7 +90,10 @@ class ReferenceScore:
 
 
 def kept(function: _Function) -> _Function:
-    """Return a function of reference data that gives an answer again, until a source is lent."""
+    """Return a function of reference data that gives an answer again, until a source is lent.
+
+    Its arguments are given by position.
+    """
 
     @functools.wraps(function)
     def answer(*arguments: Any) -> Any:
