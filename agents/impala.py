@@ -288,7 +288,8 @@ class Config(RMSpropConfig):
     learning_rate: Rate = 6e-4
     """Step size at the start."""
     learning_rate_decay_steps: Whole = 50_000_000
-    """Environment steps over which it falls linearly to 0: the source's horizon; 0: constant."""
+    """Environment steps after which the rate is 0, whatever `env_steps` is; it falls linearly until
+    then. 0: constant."""
     rmsprop_epsilon: Positive = 0.01
     """Keeps the step finite where gradients are small."""
     max_gradient_norm: Positive | None = 40.0

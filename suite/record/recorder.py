@@ -95,7 +95,10 @@ class Recorder:
 
     @classmethod
     def for_command(cls, agent: str, config: Any, options: RunOptions) -> "Recorder":
-        """Return the recorder of an agent that was started by its own command line."""
+        """Return the recorder of an agent that was started by its own command line.
+
+        Prints a warning if the run is longer than its learning rate lasts.
+        """
         hardware.find_device(config.device)
         if options.keep_best:
             refuse_no_evaluations(config)
@@ -107,7 +110,7 @@ class Recorder:
             "config": dataclasses.asdict(config),
             "command": command_line(),
         }
-        return cls(
+        recorder = cls(
             options.out,
             run,
             config.seeds,
@@ -115,6 +118,12 @@ class Recorder:
             keeps_checkpoint=not options.drop_checkpoints,
             keeps_best=options.keep_best,
         )
+        horizon = getattr(config, "learning_rate_decay_steps", 0)
+        if 0 < horizon < config.env_steps:
+            text = f"warning: the learning rate is 0 from {horizon:,} environment steps on: "
+            text += f"set --learning-rate-decay-steps to --env-steps, {config.env_steps:,}, or to 0"
+            print(f"{text} for a constant rate", file=sys.stderr, flush=True)
+        return recorder
 
     @property
     def so_far(self) -> str:

@@ -206,7 +206,8 @@ class UnrollConfig(RunConfig):
     learning_rate: Rate
     """Step size at the start."""
     learning_rate_decay_steps: Whole = 0
-    """Environment steps over which it falls linearly to 0: the source's horizon; 0: constant."""
+    """Environment steps after which the rate is 0, whatever `env_steps` is; it falls linearly until
+    then. 0: constant."""
     max_gradient_norm: Positive | None
     """Largest Euclidean norm of the whole gradient; None: not clipped."""
     normalise_observations: bool = False

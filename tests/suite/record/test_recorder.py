@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import torch
 
-from agents import sac
+from agents import a2c, sac
 from suite.base import hardware
 from suite.base.errors import UsageError
 from suite.base.files import write_json
@@ -21,6 +21,7 @@ from suite.record.clock import TIMING_COLUMNS
 from suite.record.means import Means
 from suite.record.recorder import EPISODE_COLUMNS, Recorder
 from suite.settings.command_line import RunOptions
+from tests.messages import check
 from tests.runs import run_json
 
 RUN = {"agent": "sac", "task": "Hopper-v4", "config": {"gamma": 0.99}}
@@ -336,6 +337,19 @@ def test_a_command_is_recorded_with_its_configuration(
     assert ours["config"] == json.loads(json.dumps(vars(config)))
     expected = {"agent": "sac", "suite": "mujoco", "source": "jaxrl", "task": "Hopper-v4"}
     assert ours.items() >= (expected | {"seed": 5}).items()
+
+
+def test_steps_without_learning_are_announced(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A longer run at a source's horizon would train most of its steps at rate 0 in silence."""
+    for env_steps, horizon in ((2_000, 1_000), (1_000, 1_000), (2_000, 0)):
+        config = a2c.Config(
+            env_steps=env_steps, learning_rate_decay_steps=horizon, seeds=(1,), device="cpu"
+        )
+        options = RunOptions(suite="", source="", out=tmp_path / f"{env_steps} {horizon}")
+        Recorder.for_command("a2c", config, options)
+    check(capsys.readouterr().err, "steps without learning")
 
 
 # Clocks

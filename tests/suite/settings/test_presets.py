@@ -309,6 +309,28 @@ def test_a_task_or_a_suite_alone_is_trained_by_its_preset(agent: str) -> None:
     assert config.task == DEFAULT_TASKS[agent]
 
 
+LONGER_THAN_THE_RATE = {
+    ("acer", "pfrl_control"): "a control states no steps: those of its budgets are the source's",
+    ("impala", "rllib_control"): "as above",
+    ("impala", "rllib_2018"): "its runs have 23M steps, past the end of the rate at 20M",
+}
+
+
+@pytest.mark.parametrize("agent", AGENTS)
+def test_no_run_outlasts_its_learning_rate_by_default(agent: str) -> None:
+    """What nobody asked for would be trained at rate 0; no budget does so at all."""
+    presets = read_presets(agent, importlib.import_module(f"agents.{agent}").Config)
+    for (_, source), preset in presets.items():
+        budgets = preset.budgets.values()
+        lengths = [
+            steps for each in budgets for steps in (each.env_steps, *each.env_steps_of.values())
+        ]
+        if (agent, source) not in LONGER_THAN_THE_RATE:
+            lengths.append(preset.config.env_steps)
+        horizon = getattr(preset.config, "learning_rate_decay_steps", 0)
+        assert not horizon or max(lengths) <= horizon, source
+
+
 def test_every_file_belongs_to_an_agent() -> None:
     """A file under a misspelt name would never be read."""
     assert {path.stem for path in REFERENCES.glob("*/*.toml")} <= set(AGENTS)
