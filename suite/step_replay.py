@@ -1,7 +1,7 @@
 """Uniform replay of steps with discrete actions, which keeps every observation and frame once."""
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -45,7 +45,7 @@ class StepReplay:
         size = num_seeds * num_envs * num_rows  # rows of all environments, one after another
         self._obs = np.zeros((size, *stored), dtype=np.uint8 if self._stack > 1 else np.float32)
         self._ages = np.zeros(size, dtype=np.uint8)  # earlier frames of the same game in the stack
-        self._actions = np.zeros(size, dtype=np.uint8)
+        self._actions = np.zeros(size, dtype=_action_type(spaces))
         self._rewards = np.zeros(size, dtype=np.float32)
         self._terminations, self._drawable = np.zeros((2, size), dtype=bool)
         self._first_rows = np.arange(num_seeds * num_envs) * num_rows
@@ -128,4 +128,9 @@ class StepReplay:
 
 def row_bytes(spaces: Spaces) -> int:
     """Return the bytes of one stored step."""
-    return spaces.stored_bytes + 8
+    return spaces.stored_bytes + 7 + _action_type(spaces).itemsize
+
+
+def _action_type(spaces: Spaces) -> np.dtype[Any]:
+    """Return the smallest type that holds every action's number."""
+    return np.min_scalar_type(spaces.num_outputs - 1)

@@ -75,6 +75,8 @@ class Spaces(NamedTuple):
     """Greatest continuous action."""
     num_choices: int = 0
     """Number of discrete actions beside the continuous one; 0: actions are not hybrid."""
+    start: int = 0
+    """The task's own number of the first discrete action; agents and `VectorEnv` begin at 0."""
 
     @property
     def continuous(self) -> bool:
@@ -116,8 +118,9 @@ class Spaces(NamedTuple):
     def from_json(cls, fields: Mapping[str, Any]) -> "Spaces":
         """Return the spaces whose fields (`_asdict()`) are among those of a JSON object."""
         low, high = (tuple(fields[name]) if fields[name] else None for name in ("low", "high"))
-        num_choices = fields.get("num_choices", 0)  # older policies say nothing
-        return cls(tuple(fields["obs_shape"]), fields["num_outputs"], low, high, num_choices)
+        shape, num_outputs = tuple(fields["obs_shape"]), fields["num_outputs"]
+        num_choices, start = (fields.get(name, 0) for name in ("num_choices", "start"))
+        return cls(shape, num_outputs, low, high, num_choices, int(start))  # older ones lack both
 
 
 class VectorEnv:
@@ -168,9 +171,9 @@ class VectorEnv:
         self._first = 0  # column of the continuous action
         if task.actions == "hybrid":
             (choices, action_space), self._first = action_space, 1
-            self.num_actions = int(choices.n)
+            self.num_actions, self._start = int(choices.n), int(choices.start)
         if task.actions == "discrete":
-            self.num_actions = int(action_space.n)
+            self.num_actions, self._start = int(action_space.n), int(action_space.start)
             self.action_shape: tuple[int, ...] = ()
             self._no_action = np.zeros(env_seeds.size, dtype=np.int32)
         else:
@@ -198,10 +201,10 @@ class VectorEnv:
     def spaces(self) -> Spaces:
         """Return shapes and bounds of observations and actions."""
         if not self.action_shape:
-            return Spaces(self.obs_shape, self.num_actions)
+            return Spaces(self.obs_shape, self.num_actions, start=self._start)
         low, high = tuple(self.action_low.tolist()), tuple(self.action_high.tolist())
-        num_choices = self.num_actions if self._first else 0
-        return Spaces(self.obs_shape, len(low), low, high, num_choices)
+        choices = (self.num_actions, self._start) if self._first else ()
+        return Spaces(self.obs_shape, len(low), low, high, *choices)
 
     def reset(self) -> np.ndarray:
         """Return the first observations, `[S, N, *obs]`; later, environments reset themselves.

@@ -100,12 +100,12 @@ class Policy:
 
         Of hybrid ones, `[..., 1 + A]`, the first is the discrete action's number.
         """
-        actions = self.act(obs, generator, **noted)
+        actions, start = self.act(obs, generator, **noted), self._spaces.start
         if not self._spaces.continuous:
-            return actions
+            return actions + start
         first = int(self._spaces.num_choices > 0)
         scaled = self._low + (actions[..., first:] + 1) * self._half_range
-        return np.concatenate([actions[..., :1], scaled], axis=-1) if first else scaled
+        return np.concatenate([actions[..., :1] + start, scaled], -1) if first else scaled
 
 
 def for_one_seed(act: Callable[..., np.ndarray]) -> Decide:
@@ -185,7 +185,7 @@ def rebuild_policy(
         spaces = policy._spaces
         shape = spaces.obs_shape
         kind = np.uint8 if len(shape) == 3 else np.float32
-        actions = policy.act(np.zeros((1, *shape), dtype=kind))
+        actions = policy(np.zeros((1, *shape), dtype=kind))
         policy.reset()
         width = spaces.num_outputs + (spaces.num_choices > 0)
         wanted = (1, width) if spaces.continuous else (1,)

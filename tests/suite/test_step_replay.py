@@ -9,9 +9,9 @@ import torch
 
 from suite.base.randomness import environment_seeds
 from suite.envs.tasks import find_task
-from suite.envs.vector_env import VectorEnv
+from suite.envs.vector_env import Spaces, Step, VectorEnv
 from suite.nets.networks import prepare
-from suite.step_replay import StepReplay
+from suite.step_replay import StepReplay, row_bytes
 
 CPU = torch.device("cpu")
 Key = tuple[int, int, float, float, int]
@@ -100,3 +100,19 @@ def test_transitions_are_drawn_equally_often() -> None:
     counts = np.array([ours.count(key) for key in naive[0]])
     assert len(counts) == 80
     assert abs(counts - 1_000).max() < 5 * np.sqrt(1_000)
+
+
+@pytest.mark.parametrize(("number", "size"), [(256, 1), (257, 2)])
+def test_the_last_action_is_kept_whatever_its_number(number: int, size: int) -> None:
+    """A byte would make the action 256 the action 0; the plan knows what a row takes."""
+    spaces = Spaces((1,), number)
+    replay, zeros = StepReplay(spaces, 1, 1, 8, CPU), np.zeros((1, 1))
+    obs = zeros[..., None].astype(np.float32)
+    none = zeros.astype(bool)
+    step = Step(obs, obs, zeros.astype(np.float32), zeros, none, none, ~none, none, zeros, zeros)
+    replay.store(obs, np.full((1, 1), number - 1), step)
+    batch = replay.sample([np.random.default_rng(0)], 3)
+    assert batch.actions.tolist() == [[number - 1] * 3]
+    kept = [each for each in vars(replay).values() if isinstance(each, np.ndarray)]
+    of_rows = sum(each.nbytes for each in kept if len(each) == 8)
+    assert row_bytes(spaces) == of_rows / 8 == 11 + size

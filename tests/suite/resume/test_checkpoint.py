@@ -14,7 +14,9 @@ import torch
 
 from agents import load_policy
 from suite.base.errors import UsageError
-from suite.resume.checkpoint import config_of, read_policy, save_policy
+from suite.envs.tasks import find_task
+from suite.envs.vector_env import Spaces
+from suite.resume.checkpoint import Policy, config_of, read_policy, save_policy
 from tests.bombs import Bomb
 
 PUBLISHED = Path(__file__).resolve().parents[3] / "results" / "published"
@@ -113,6 +115,28 @@ def test_published_policies_still_act(setting: str) -> None:
         else:
             assert actions.shape == (3,)
             assert ((actions >= 0) & (actions < spaces.num_outputs)).all()
+
+
+@pytest.mark.parametrize("kind", ["discrete", "hybrid"])
+def test_numbers_of_actions_are_the_tasks_own(kind: str) -> None:
+    """A space may begin at five, which only `act` leaves out: an environment here adds it."""
+    discrete = Spaces((1,), 3, start=5)
+    hybrid = Spaces.vectors(1, 1)._replace(num_choices=3, start=5)
+    spaces = json.loads(json.dumps({"discrete": discrete, "hybrid": hybrid}[kind]._asdict()))
+
+    def decide(obs: np.ndarray, _: np.random.Generator | None) -> np.ndarray:
+        numbers = obs[:, 0].astype(np.int64)
+        return numbers if kind == "discrete" else np.stack([numbers, 0.5 + 0.0 * numbers], axis=1)
+
+    policy = Policy(find_task("CartPole-v1"), Spaces.from_json(spaces), decide)
+    first = (...,) if kind == "discrete" else (..., 0)
+    obs = np.arange(3, dtype=np.float32)[:, None]
+    for act, numbers in ((policy.act, [0, 1, 2]), (policy, [5, 6, 7])):
+        actions = act(obs)
+        assert actions[first].tolist() == numbers
+        assert kind == "discrete" or (actions[:, 1] == 0.5).all()
+    del spaces["start"]  # as older files
+    assert Policy(policy.task, Spaces.from_json(spaces), decide)(obs)[first].tolist() == [0, 1, 2]
 
 
 def test_no_policy_is_a_usage_error(tmp_path: Path) -> None:
