@@ -114,7 +114,7 @@ def losses(
 
 @dataclass(frozen=True, kw_only=True)
 class Config(RMSpropConfig):
-    """Every setting of a run. Sources that differ from these defaults are presets."""
+    """Settings beside `RMSpropConfig`'s. Sources that differ from the defaults are presets."""
 
     task: str = "CartPole-v1"
     """Name of a task."""

@@ -184,7 +184,7 @@ def trust_region(
 
 @dataclass(frozen=True, kw_only=True)
 class Config(ReplayConfig):
-    """Every setting of a run. The defaults are the paper's where it has any (Section 4)."""
+    """Settings beside `ReplayConfig`'s; the paper's where it has any (Section 4)."""
 
     task: str = "Pong-v5"
     """Name of a task with discrete actions."""
@@ -483,6 +483,11 @@ def train(config: Config, recorder: Recorder) -> Learner:
     names = ("action noise", "replay", "replay counts")
     streams = action_stream, replay_stream, count_stream = [*map(session.stream, names)]
     state = {"streams": streams, "behaviour": replay.behaviour, "memory": actor.memory}
+
+    def learn(batch: Transitions, memory: Tensor) -> None:
+        if not batch.is_empty:
+            session.learn(batch, session.learning_rate, memory)
+
     replay.put_first_obs(session.obs)
     session.begin(learner, player, partial(update, learner, config), state, replay.add)
     obs = replay.read_obs(session.obs, session.are_new)  # [N, *obs]
@@ -496,10 +501,9 @@ def train(config: Config, recorder: Recorder) -> Learner:
             obs = replay.read_obs(session.obs, session.are_new)
             actor.remember(actions, step)
         if config.online_updates:
-            session.learn(replay.newest(), session.learning_rate, first_memory)
+            learn(replay.newest(), first_memory)
         for _ in range(replay.draw_num_updates(count_stream)):
-            batch = replay.sample(replay_stream)
-            session.learn(batch, session.learning_rate, torch.zeros_like(first_memory))
+            learn(replay.sample(replay_stream), torch.zeros_like(first_memory))
     session.save_policy(ACTING)
     return learner
 

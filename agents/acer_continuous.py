@@ -192,7 +192,7 @@ def trust_region(
 
 @dataclass(frozen=True, kw_only=True)
 class Config(ReplayConfig):
-    """Every setting of a run. The defaults are the paper's where it has any (Section 6)."""
+    """Settings beside `ReplayConfig`'s; the paper's where it has any (Section 6)."""
 
     task: str = "HalfCheetah-v4"
     """Name of a task with continuous actions."""
@@ -436,9 +436,9 @@ def learning_signals(
     q_retrace = targets((log_rhos / num_dimensions).exp().clamp(max=1))  # Section 5.1
     errors = log_rhos.exp().clamp(max=1) * (q_retrace - taken_q_values)
     opc = config.advantage_target == "q_opc"
-    judged = batch.actions, targets(torch.ones_like(log_rhos)) if opc else q_retrace
+    taken = batch.actions, targets(torch.ones_like(log_rhos)) if opc else q_retrace
     corrected, threshold = (corrections, correction_q_values), config.clip_rho_threshold
-    gradients = policy_gradients(policy, behaviour, *judged, *corrected, values, threshold)
+    gradients = policy_gradients(policy, behaviour, *taken, *corrected, values, threshold)
     fixed = config.std == "fixed"
     size = num_dimensions if fixed else 2 * num_dimensions  # the mean alone is a statistic
     before = z = gradients[..., :size]
@@ -550,9 +550,10 @@ def train(config: Config, recorder: Recorder) -> Learner:
         replay.add(actions, behaviour, step._replace(rewards=step.rewards * config.reward_scale))
 
     def learn(batch: Transitions, memory: Tensor) -> None:
-        shape = (config.num_action_samples + 1, *batch.rewards.shape)
-        noise = network.draw_noise(sample_stream, shape)
-        session.learn(batch, noise, session.learning_rate, memory)
+        if not batch.is_empty:
+            shape = (config.num_action_samples + 1, *batch.rewards.shape)
+            noise = network.draw_noise(sample_stream, shape)
+            session.learn(batch, noise, session.learning_rate, memory)
 
     names = ("action noise", "replay", "replay counts", "policy samples")
     streams = [*map(session.stream, names)]

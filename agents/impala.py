@@ -75,7 +75,7 @@ from suite.settings.config import (
     Whole,
 )
 from suite.settings.presets import read_presets
-from suite.unroll_session import Rows, UnrollSession
+from suite.unroll_session import MetricRows, UnrollSession
 from suite.unrolls import Transitions
 
 BEHAVIOUR = 3  # goes up when the bytes of a run change: see CONTRIBUTING.md
@@ -251,7 +251,7 @@ def vtrace_from_logits(
 
 @dataclass(frozen=True, kw_only=True)
 class Config(RMSpropConfig):
-    """Every setting of a run. Defaults are the paper's for Atari, where it has any (Table G.1)."""
+    """Settings beside `RMSpropConfig`'s; the paper's for Atari, where it has any (Table G.1)."""
 
     task: str = "Pong-v5"
     """Name of a task."""
@@ -480,6 +480,8 @@ def describe(
     rows: Mapping[str, np.ndarray], learning_rate: float, lag: int
 ) -> dict[str, np.ndarray]:
     """Return the columns of `updates.csv`, `[1]` each, from all updates of a log interval."""
+    if not rows:
+        return {}
     columns = dict(zip((*METRICS, *MOMENTS), rows["update"].T, strict=True))
     means = {name: columns[name].mean() for name in METRICS}
     means["max_rho"] = columns["max_rho"].max()
@@ -520,7 +522,7 @@ def train(config: Config, recorder: Recorder) -> Learner:
         UsageError: for a missing GPU.
     """
     recorder.clock.seconds |= {"learner_idle": 0.0, "actor_idle": 0.0}
-    session = UnrollSession(config, recorder, Rows())
+    session = UnrollSession(config, recorder, MetricRows())
     learner = make_learner(config, session.env.spaces, session.device)
     player = Player(learner.network, learner.obs_moments, config)
 
@@ -543,7 +545,10 @@ def train(config: Config, recorder: Recorder) -> Learner:
                 collector.start(waits=session.pauses())
             if learner.obs_moments is not None and newest.obs_moments is not None:
                 learner.obs_moments.take(newest.obs_moments)
-            batches = transitions(newest, config).minibatches(config.num_minibatches)
+            learned = transitions(newest, config)
+            if learned.is_empty:
+                continue
+            batches = learned.minibatches(config.num_minibatches)
             memories = newest.memory.chunk(config.num_minibatches)
             for batch, memory in zip(batches, memories, strict=True):
                 session.learn(batch, session.learning_rate, memory)

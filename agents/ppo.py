@@ -11,7 +11,7 @@ actions, vectors and frames, with or without an LSTM.
 | advantages                              | Eq. 11 and 12 | `suite.actor_critic` |
 | log-probability and entropy of actions  | Section 5     | `suite.actor_critic` |
 | clipped surrogate, value error, entropy | Eq. 7 and 9   | `losses`             |
-| old log-probabilities, and advantages   | Algorithm 1   | `judge`              |
+| old log-probabilities, and advantages   | Algorithm 1   | `with_advantages`    |
 | one gradient step on one minibatch      | Algorithm 1   | `update`             |
 | T steps, then K epochs of minibatches   | Algorithm 1   | `train`              |
 
@@ -29,7 +29,8 @@ Deviations from the paper, and details it leaves open:
 5. The environment clips continuous actions; their density is that of the unclipped draw.
 6. Old log-probabilities and values are computed in one batch when an unroll is complete.
 7. With an LSTM a minibatch holds whole environments, from their memory at the start of the unroll.
-8. `max_kl` is checked after each update: the first one that exceeds it is the unroll's last.
+8. The first update that finds a divergence above `max_kl` before its step is the unroll's last;
+   stable-baselines3 stops before this step, at 1.5 times it, and CleanRL checks once an epoch.
 9. A clipped value's error is the larger of two (OpenAI Baselines); the paper does not clip values.
 """
 
@@ -119,15 +120,19 @@ def losses(
 
 
 def standardise(advantages: Tensor, valid: Tensor) -> Float[Tensor, "T N"]:
-    """Return advantages `[T, N]` with mean 0 and deviation 1 over valid rows."""
+    """Return advantages `[T, N]` with mean 0 and deviation 1 over valid rows, if these are several.
+
+    Those of fewer than two rows are returned as they are.
+    """
     number = valid.sum().clamp(min=1)
     centred = (advantages - (advantages * valid).sum() / number) * valid
-    return centred / ((centred.square().sum() / (number - 1).clamp(min=1)).sqrt() + 1e-8)
+    deviation = (centred.square().sum() / (number - 1).clamp(min=1)).sqrt()
+    return torch.where(number > 1, centred / (deviation + 1e-8), advantages)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Config(UnrollConfig):
-    """Every setting of a run. Sources that differ from these defaults are presets."""
+    """Settings beside `UnrollConfig`'s. Sources that differ from the defaults are presets."""
 
     task: str = "CartPole-v1"
     """Name of a task."""
@@ -152,7 +157,7 @@ class Config(UnrollConfig):
     clip_values: bool = False
     """Whether the clip also bounds the change of a value, in units of the value head."""
     normalise_advantages: bool = True
-    """Whether a minibatch's advantages are shifted and scaled to mean 0 and deviation 1."""
+    """Whether a minibatch's advantages, if several, are given mean 0 and deviation 1."""
     recompute_advantages: bool = False
     """Whether advantages and returns are computed again before every epoch, by the new values."""
     max_kl: Positive | None = None
@@ -217,7 +222,7 @@ class ActorCritic(PolicyNetwork):
             spaces.obs_shape,
             generator=generator,
             hidden_sizes=config.hidden_sizes,
-            frame_layers=FRAME_LAYERS.get(spaces.obs_shape[-1]),
+            frame_layers=FRAME_LAYERS.get(spaces.stored[1][0]),
             gain=config.hidden_gain,
             activation=config.activation,
             lstm_size=config.lstm_size,
@@ -285,7 +290,7 @@ class Rows(NamedTuple):
 
 
 @torch.no_grad()
-def judge(learner: Learner, config: Config, batch: Transitions, memory: Tensor) -> Rows:
+def with_advantages(learner: Learner, config: Config, batch: Transitions, memory: Tensor) -> Rows:
     """Return an unroll with the log-probabilities, values and advantages of the current network.
 
     With `value_targets` the value head's unit is the deviation of the returns before this call;
@@ -336,7 +341,8 @@ def update(
     Returns:
         `METRICS` and `MOMENTS`, on the learner's device.
     """
-    outputs, values = learner.network.unroll(rows.obs, memory, rows[1:4])
+    past = rows.actions, rows.rewards, rows.valid
+    outputs, values = learner.network.unroll(rows.obs, memory, past)
     log_probs, entropies = densities(outputs, learner.network.log_stds, rows.actions)
     if config.normalise_advantages:
         rows = rows._replace(advantages=standardise(rows.advantages, rows.valid))
@@ -395,12 +401,13 @@ def train(config: Config, recorder: Recorder) -> Learner:
 
     def learn(memory: Tensor) -> None:
         batch = unroll.transitions()
-        rows = judge(learner, config, batch, memory)
+        rows = with_advantages(learner, config, batch, memory)
         rate, clip = session.learning_rate, config.clip
         clip *= rate / config.learning_rate if config.decay_clip else 1.0
         for epoch in range(config.num_epochs):
             if epoch and config.recompute_advantages:
-                rows = judge(learner, config, batch, memory)._replace(log_probs=rows.log_probs)
+                again = with_advantages(learner, config, batch, memory)
+                rows = again._replace(log_probs=rows.log_probs)
             for share, first in shuffled(rows, memory, config.num_minibatches, order_stream):
                 metrics = session.learn(Rows(*share), first, rate, clip)
                 if config.max_kl is not None and metrics[KL] > config.max_kl:

@@ -126,7 +126,7 @@ def alpha_loss(
 
 @dataclass(frozen=True, kw_only=True)
 class Config(TransitionConfig):
-    """Every setting of a run; the defaults are the paper's, where it has any (Appendix D)."""
+    """Settings beside `TransitionConfig`'s; the paper's, where it has any (Appendix D)."""
 
     task: str = "HalfCheetah-v4"
     """Name of a task with continuous actions."""

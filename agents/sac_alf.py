@@ -227,7 +227,7 @@ def alpha_loss(alpha: S, ratios: SB, target_entropy: float, weights: SB) -> S:
 
 @dataclass(frozen=True, kw_only=True)
 class Config(sac.Config):
-    """Every setting of `agents.sac`, with its defaults, and ALF's options, with ALF's."""
+    """Settings beside those of `agents.sac`, which keep its defaults: ALF's options, with ALF's."""
 
     takes_hybrid_actions: ClassVar[bool] = True
     initial_choice_alpha: Positive = 1.0
@@ -546,13 +546,13 @@ def _update_policy(
     weights, shares = (weights[:, None] * shares).flatten(1), shares.flatten(1)  # [S, P B]
     actions, log_probs = sample(learner.actor, config, obs, noise, num_steps)
     ratios = log_ratios(log_probs, actions, previous, config)
-    judged = actions
+    critics_actions = actions
     if config.action_gradient_clip is not None:
-        judged = actions.clone()  # without the prior's part
+        critics_actions = actions.clone()  # without the prior's part
         bounds = config.action_gradient_clip / obs.shape[1] * weights[..., None]
-        judged.register_hook(lambda gradient: gradient.clamp(-bounds, bounds))  # dQ/da
+        critics_actions.register_hook(lambda gradient: gradient.clamp(-bounds, bounds))  # dQ/da
     with learner.critics.frozen():
-        q_values = learner.q_values(learner.critics, obs, judged, num_steps, cut=True)
+        q_values = learner.q_values(learner.critics, obs, critics_actions, num_steps, cut=True)
     whole = whole_values(q_values, learner.reward_weights)
     choices = choice_log_probs(whole.detach(), choice_alpha)  # [S, B, C]
     choice_ratios = (choices.exp() * choices).sum(-1)  # [S, B]
@@ -658,7 +658,7 @@ def train(config: Config, recorder: Recorder) -> Learner:
         UsageError: for a missing GPU.
     """
     by_parts, num_seeds = config.reward_weights is not None, len(config.seeds)
-    memory, judged_memory = StackMemory(), StackMemory()  # in training, in evaluations
+    memory, evaluation_memory = StackMemory(), StackMemory()  # in training, in evaluations
     session = Session(config, recorder, reset="same_step", reward_parts=by_parts)
     learner = make_learner(config, session.env.spaces, session.device)
     obs_size, action_size, _ = sizes_of(session.env.spaces)
@@ -690,14 +690,14 @@ def train(config: Config, recorder: Recorder) -> Learner:
         return number % config.policy_period == 0, (number + 1) % config.target_period == 0
 
     policy = partial(act, *learner.acting, config, memory=memory)
-    judged = partial(policy, epsilon=config.evaluation_epsilon, memory=judged_memory)
+    evaluated = partial(policy, epsilon=config.evaluation_epsilon, memory=evaluation_memory)
     # what changes beside the learner, or needs the host, is no graph
     launched_alone = prioritised or config.normalise_entropy or config.td_steps > 1
     session.updater(learn, replay, draws, learner, None if launched_alone else parts_due)
     warm_up = config.learning_starts
     uncounted = 0 if config.count_warm_up else warm_up  # at negative `env_steps`
     session.begin(learner, store, warm_up=warm_up, uncounted=uncounted, further=[memory])
-    while session.continues(judged, learner.weights_of, learner.health, judged_memory):
+    while session.continues(evaluated, learner.weights_of, learner.health, evaluation_memory):
         if session.warms_up:
             actions = session.random_actions()
         else:

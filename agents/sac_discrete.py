@@ -137,7 +137,7 @@ def alpha_loss(log_alpha: S, entropy: S, target_entropy: float, factor_of: str =
 
 @dataclass(frozen=True, kw_only=True)
 class Config(OffPolicyConfig):
-    """Every setting of a run; defaults follow the paper's equations and its author's code."""
+    """Settings beside `OffPolicyConfig`'s; from the paper's equations and its author's code."""
 
     task: str = "Pong-v5"
     """Name of a task with discrete actions."""
@@ -210,6 +210,9 @@ class Config(OffPolicyConfig):
         num_envs, capacity = self.num_envs, self.replay_capacity
         rule = f"replay_capacity must hold 8 observations of each environment, {8 * num_envs}"
         require(capacity >= 8 * num_envs, rule, capacity)
+        chance, draws = self.evaluation_epsilon, self.evaluation_rule == "sampled"
+        rule = "evaluation_epsilon below 1 needs evaluation_rule sampled"
+        require(draws or chance == 1, rule, chance)
 
     @property
     def replay_rows(self) -> int:
@@ -386,6 +389,7 @@ def act(
 
 
 ACTING = ("policy", "num_critics", "q_of_critics", "hidden_sizes", "evaluation_epsilon")
+ACTING += ("evaluation_rule",)
 """Settings that rebuild a policy, beside task and protocol."""
 
 
@@ -413,13 +417,13 @@ def train(config: Config, recorder: Recorder) -> Learner:
     replay = StepReplay(spaces, len(config.seeds), config.num_envs, config.replay_rows, device)
     replay_streams = [stream(seed, "replay sampling") for seed in config.seeds]
     policy = partial(act, *learner.acting, config)
-    judged = partial(policy, epsilon=config.evaluation_epsilon)
+    evaluated = partial(policy, epsilon=config.evaluation_epsilon)
 
     def learn(number: int) -> dict[str, Tensor]:
         return update(learner, config, replay.sample(replay_streams, config.batch_size), number)
 
     session.begin(learner, replay.store, warm_up=config.learning_starts, further=replay_streams)
-    while session.continues(judged, learner.weights_of, learner.health):
+    while session.continues(evaluated, learner.weights_of, learner.health):
         if session.warms_up:
             actions = session.random_actions()
         else:

@@ -132,7 +132,7 @@ OTHERWISE = (5.0, 1_000)
 
 @dataclass(frozen=True, kw_only=True)
 class Config(TransitionConfig):
-    """Every setting of a run; the defaults are the paper's, where it has any (Appendix D)."""
+    """Settings beside `TransitionConfig`'s; the paper's, where it has any (Appendix D)."""
 
     task: str = "HalfCheetah-v4"
     """Name of a task with continuous actions."""
@@ -182,7 +182,8 @@ class Config(TransitionConfig):
         require(lowest < highest, f"log_std_min must be below log_std_max {highest}", lowest)
         rule = f"learning_starts must be a multiple of num_envs {self.num_envs}"
         require(self.warm_up_steps % self.num_envs == 0, rule, self.warm_up_steps)
-        rows = min(max(self.warm_up_steps, self.num_envs), self.replay_capacity)
+        kept = self.replay_capacity // self.num_envs * self.num_envs
+        rows = min(max(self.warm_up_steps, self.num_envs), kept)
         fits = self.batch_size <= rows or not self.sample_without_replacement
         require(fits, f"without replacement batch_size must be at most {rows}", self.batch_size)
 

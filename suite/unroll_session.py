@@ -35,7 +35,7 @@ Describe = Callable[[Mapping[str, np.ndarray], float], Mapping[str, np.ndarray]]
 `updates.csv`, `[1]` each."""
 
 
-class Rows:
+class MetricRows:
     """Diagnostics update by update, where `Means` has their means."""
 
     def __init__(self) -> None:
@@ -55,11 +55,12 @@ class Rows:
 class UnrollSession:
     """A `Session` of one seed, its counters, its journal and its updates.
 
-    `metrics` keeps the diagnostics of updates for a log interval: `Means`, the default, or `Rows`.
+    `metrics` keeps the diagnostics of updates for a log interval: `Means`, the default, or
+    `MetricRows`.
     """
 
     def __init__(
-        self, config: UnrollConfig, recorder: Recorder, metrics: Means | Rows | None = None
+        self, config: UnrollConfig, recorder: Recorder, metrics: Means | MetricRows | None = None
     ) -> None:
         (self._seed,) = config.seeds
         self._config, self._recorder = config, recorder

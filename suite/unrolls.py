@@ -36,6 +36,11 @@ class Transitions(NamedTuple):
     weights: Tensor
     """`[T, B]`: `valid` over the number of valid rows, so that a weighted sum is their mean."""
 
+    @property
+    def is_empty(self) -> bool:
+        """Return whether no row is a transition; of two in a row one is, so T is 1."""
+        return len(self.valid) == 1 and not self.valid.any()
+
     def minibatches(self, number: int) -> list["Transitions"]:
         """Split the columns into `number` parts, in order; `weights` stay those of the whole."""
         chunks = [column.chunk(number, dim=1) for column in self]

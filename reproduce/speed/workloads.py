@@ -143,7 +143,8 @@ def update_ppo() -> Work:
     learner = ppo.make_learner(config, CARTPOLE, CPU)
     batch = _unroll(config, CARTPOLE).transitions()
     memory = torch.zeros(config.num_envs, 0)
-    rows = ppo.judge(learner, config, batch, memory)
+    name = "with_advantages" if hasattr(ppo, "with_advantages") else "judge"  # as above
+    rows = getattr(ppo, name)(learner, config, batch, memory)
     return lambda: ppo.update(learner, config, rows, memory, 1e-4, 0.2)
 
 

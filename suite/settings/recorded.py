@@ -54,6 +54,7 @@ YOUNGER: Mapping[str, Mapping[str, Any]] = {
         **{"num_critics": 2, "reward_weights": None, "log_std_bound": "clip"},
         **{"evaluation_epsilon": 1.0, "evaluation_rule": "deterministic"},
     },
+    "sac_discrete": {"evaluation_rule": "sampled"},  # of policies; their epsilon may be below 1
     "sac_value": {"log_std_bound": "clip", "bound_means": False},
 }
 """Settings that an agent got after its first records, and the values that those ran with.

@@ -251,12 +251,33 @@ def test_ignored_rows_change_nothing(agent: str, spaces: Spaces, changes: dict[s
         given = (batch, noise) if agent == "acer_continuous" else (batch,)
         if agent == "ppo":
             memory = learner.network.actor.begin(config.num_envs)
-            rows = module.judge(learner, config, batch, memory)
+            rows = module.with_advantages(learner, config, batch, memory)
             given = (rows, memory, 1e-2)
         metrics = module.update(learner, config, *given, 0.2 if agent == "ppo" else 1e-2)
         outcomes.append([*learned(learner), learner.optimiser.weights.vector, metrics])
     for plain, scrambled in zip(*outcomes, strict=True):
         torch.testing.assert_close(plain, scrambled, atol=1e-6, rtol=1e-5)
+
+
+@pytest.mark.parametrize("agent", [*UNROLL_AGENTS, "impala, whose last rows are dropped"])
+def test_an_unroll_without_a_transition_makes_no_update(
+    agent: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A single row may be that of an ignored action: averages and weights would drift."""
+    updates = watch(module_of(agent), monkeypatch)
+    changes: dict[str, Any] = {"num_envs": 1, "unroll_length": 1, "env_steps": 100}
+    changes |= {"log_interval": 1, "evaluation_rule": "training"}
+    if agent == "ppo":
+        changes |= {"num_minibatches": 1}
+    if agent.startswith("acer"):
+        changes |= {"online_updates": True, "replay_start": 0}
+    if "dropped" in agent:
+        changes |= {"drop_last_row": True, "unroll_length": 2}
+    config = tiny(agent, **changes)
+    _, recorder = train(config, tmp_path)
+    assert table(recorder, "episodes.csv").env_steps.iloc[0] < 90
+    assert len(updates) >= 100 // config.unroll_length - 10
+    assert all(batch.valid.any() for _, _, batch, *_ in updates)
 
 
 @pytest.mark.parametrize("agent", UNROLL_AGENTS)

@@ -183,10 +183,16 @@ REFUSED: list[tuple[str, dict[str, Any], str]] = [
     ("sac_discrete", {"replay_capacity": 15, "num_envs": 2}, "16, not 15"),
     ("sac_value", {"sample_without_replacement": True, "learning_starts": 0}, "1, not 8"),
     ("sac_value", {"sample_without_replacement": True, "replay_capacity": 6}, "8 trans.*, not 6"),
+    (
+        "sac_value",
+        {"sample_without_replacement": True, "num_envs": 4}
+        | {"batch_size": 10, "replay_capacity": 10},  # of which the replay keeps 8
+        "at most 8, not 10",
+    ),
     (SACS, {"replay_capacity": 100_000_000_000}, "replay_capacity must be in"),
     (ALL, {"env_threads": 9_999}, "env_threads must be in"),
     ("sac_value", {"learning_starts": None, "num_envs": 60}, "learning_starts .* 60, not 1000"),
-    ("sac_alf", {"evaluation_epsilon": 0.5}, "evaluation_epsilon"),
+    ("sac_alf sac_discrete", {"evaluation_epsilon": 0.5}, "evaluation_epsilon"),
     *(("sac_alf", {"reward_weights": w}, "reward_weights") for w in ((), (1.0, 2.0), (math.inf,))),
     (ACERS, {"online_updates": False, "replay_ratio": 0.0}, "online_updates"),
     (ACERS, {"replay_start": 60_000}, "60000"),

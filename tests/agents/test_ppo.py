@@ -35,7 +35,7 @@ def learned_from(
     learner = ppo.make_learner(config, spaces, CPU)
     batch = random_transitions(config, spaces, seed)
     memory = learner.network.actor.begin(config.num_envs)
-    rows = ppo.judge(learner, config, batch, memory)
+    rows = ppo.with_advantages(learner, config, batch, memory)
     vector = learner.optimiser.weights.vector
     vector += 0.1 * torch.randn(vector.shape, generator=torch.Generator().manual_seed(seed))
     return config, learner, rows, memory
@@ -105,6 +105,30 @@ def test_an_update_is_stable_baselines3s(spaces: Spaces, name: str) -> None:
         torch.testing.assert_close(mine, theirs, atol=1e-6, rtol=1e-5)
 
 
+def test_a_single_row_keeps_its_advantage() -> None:
+    """Its own mean would be subtracted, and nothing left of the policy's gradient."""
+    advantages = torch.tensor([[3.0, -1.0, 5.0]])
+    one, two = torch.tensor([[1.0, 0.0, 0.0]]), torch.tensor([[1.0, 1.0, 0.0]])
+    assert ppo.standardise(advantages, one)[0, 0] == 3.0
+    assert ppo.standardise(advantages, two)[0, :2].tolist() == pytest.approx(
+        [0.5**0.5, -(0.5**0.5)]
+    )
+    config, learner, rows, memory = learned_from(CONTROL)
+    for share, first in shuffled(rows, memory, 32, np.random.default_rng(1)):
+        row = ppo.Rows(*share)
+        metrics = ppo.update(learner, config, row, first, 0.0, CLIP)
+        assert (metrics[ppo.METRICS.index("policy_loss")] != 0.0) == (row.valid > 0)
+
+
+def test_convolutions_are_those_of_the_frames_height() -> None:
+    """Width does not choose them."""
+    config = tiny("ppo")
+    wide = ppo.ActorCritic(config, Spaces((4, 42, 84), 3), np.random.default_rng(0))
+    high = ppo.ActorCritic(config, Spaces((4, 84, 42), 3), np.random.default_rng(0))
+    first = [next(each.actor.parameters()).shape for each in (wide, high)]
+    assert first == [(16, 4, 4, 4), (32, 4, 8, 8)]
+
+
 @pytest.mark.parametrize(("how", "gae_lambda"), [("none", 1.0), ("value_targets", 0.9)])
 def test_what_acted_is_judged_in_float64(how: str, gae_lambda: float) -> None:
     """Advantages and returns by the sum over later errors, Eq. 11; values in the head's unit."""
@@ -113,7 +137,7 @@ def test_what_acted_is_judged_in_float64(how: str, gae_lambda: float) -> None:
     learner.return_moments.add(torch.tensor([1.0, 5.0]), torch.tensor([0.5, 0.5]))
     unit = learner.return_moments.deviation().item() if how == "value_targets" else 1.0
     batch = random_transitions(config, CONTROL, 5)
-    rows = ppo.judge(learner, config, batch, learner.network.actor.begin(4))
+    rows = ppo.with_advantages(learner, config, batch, learner.network.actor.begin(4))
     exact = doubled(batch)
     with torch.no_grad():
         heads = learner.network(batch.obs.flatten(0, 1))[1].unflatten(0, batch.obs.shape[:2])
@@ -139,7 +163,7 @@ def test_the_first_ratios_are_1(spaces: Spaces, size: int) -> None:
     learner = ppo.make_learner(config, spaces, CPU)
     batch = random_transitions(config, spaces, 5)
     memory = torch.randn(4, 2 * size, generator=torch.Generator().manual_seed(1))
-    rows = ppo.judge(learner, config, batch, memory)
+    rows = ppo.with_advantages(learner, config, batch, memory)
     for share, first in shuffled(rows, memory, 2, np.random.default_rng(1)):
         metrics = ppo.update(learner, config, ppo.Rows(*share), first, 0.0, 1e-3)
         found = dict(zip(ppo.METRICS, metrics.tolist(), strict=False))
