@@ -14,12 +14,14 @@ from html import escape
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pandas as pd
 
 import agents
 from reproduce import ROOT
 from reproduce.commands import flags
 from reproduce.judge import error_rates as rates
+from reproduce.judge.inference import LEVEL, holm
 from reproduce.plan.grid import PUBLISHED
 from reproduce.plan.presets import presets_of
 from reproduce.plan.status import NOT_SETTINGS
@@ -81,15 +83,18 @@ def _verdict(cell: Mapping[str, Any]) -> str:
 
 
 def scores() -> str:
-    """Return the decided scores that took longest, and the counts of all verdicts."""
+    """Return the decided scores with the most steps, and the counts of all verdicts."""
     every = Counter(cell["verdict"] for cell in cells())
     counts = ", ".join(f"{count} `{verdict}`" for verdict, count in every.most_common())
+    p_values = np.array([cell["p_below"] for cell in cells()], np.float64)
+    stays = np.count_nonzero(holm(p_values) <= LEVEL)
     decided = [cell for cell in cells() if cell["verdict"] in DECIDED]
-    longest = sorted(decided, key=lambda cell: -cell["core_hours"])[:6]
-    rows = [_scores(cell) for cell in decided if cell in longest]
-    said = f"All {len(cells())} verdicts: {counts}. Of {len(decided)} decided tasks, the "
-    said += f"{len(rows)} with the longest runs; in brackets, the reference's progress by that step"
-    return f"{said}:\n\n{table(SCORES, rows)}"
+    longest = sorted(decided, key=lambda cell: -cell["env_steps"])[:6]
+    rows = [_scores(cell) for cell in longest]
+    said = f"All {len(cells())} verdicts: {counts}. Holm's adjustment over all "
+    said += f"{np.count_nonzero(~np.isnan(p_values))} tests leaves {stays} `below`. Of "
+    said += f"{len(decided)} decided tasks, the {len(rows)} with most steps; in brackets, the "
+    return f"{said}reference's progress by that step:\n\n{table(SCORES, rows)}"
 
 
 def results(which: str = "") -> str:

@@ -122,8 +122,8 @@ def compare_suite(
     - its variance is (v_ours + r^2 v_ref) / g^2 (delta method); degrees of freedom as in `welch`,
       over both sides of every task.
 
-    Tasks may differ in their numbers of runs. The zero of the scale counts as exact: it is measured
-    over many episodes. Tasks lie in the last axis; at least one is `counted` in every test.
+    Tasks may differ in their numbers of runs. The zero of the scale counts as exact, though a
+    source's untrained policies may be few runs. Tasks lie in the last axis; at least one is `counted` in every test.
     """
     gap = np.where(counted, theirs.mean - zero_score, 1.0)
     ratio = np.where(counted, (ours.mean - zero_score) / gap, 0.0)

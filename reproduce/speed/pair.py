@@ -105,9 +105,11 @@ def ratio(first: Float[np.ndarray, " rounds"], second: Float[np.ndarray, " round
     """Return the ratio of two speeds that took turns: the median over turns and its interval.
 
     A turn is two rounds, ABBA, and its value their geometric mean. The order within a round, and a
-    machine that steadily gets slower, cancel within a turn. Under any distribution, the number of
-    turns below the true median is binomial, so two ranks enclose the median with at least 95 %
-    probability. A few disturbed blocks, however bad, move neither. Fewer than six turns give an
+    machine that steadily gets slower, cancel within a turn. If turns are independent, the number of
+    those below the true median is binomial, so two ranks enclose the median with at least 95 %
+    probability. In fact turns are correlated, and each process has a speed of its own: of 300
+    intervals of equal code 215 enclosed 1 (`results/throughput/gate_quality.csv`). So the check
+    has slack, and asks three starts. A few disturbed blocks, however bad, move neither rank. Fewer than six turns give an
     unbounded interval.
     """
     logs = np.log(first / second)
