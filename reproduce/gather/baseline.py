@@ -176,17 +176,15 @@ def _ended(run: Run, grid: Callable[[], Plan]) -> tuple[Run, dict[str, Any]]:
 def _refuse_other_measures(plan: Plan, found: Baseline) -> None:
     ours = settings_of(plan.config)
     names = MEASURES[:1] if plan.rule == "training" else MEASURES
-    differ = [
-        f"{name} is {found.settings.get(name)} there and {ours.get(name)} here"
-        for name in names
-        if found.settings.get(name) != ours.get(name)
-    ]
-    protocol = found.settings.get("protocol", plan.protocol)
-    games = [task for task in plan.tasks if find_task(task, plan.protocol).protocol]
-    if games and protocol != plan.protocol:
-        differ.append(f"games are {protocol} there and {plan.protocol} here")
+    theirs = {name: found.settings.get(name) for name in names}
+    if any(find_task(task, plan.protocol).protocol for task in plan.tasks):
+        ours |= {"protocol": plan.protocol}
+        theirs |= {"protocol": found.settings.get("protocol", plan.protocol)}
+    differ = {name: value for name, value in theirs.items() if value != ours.get(name)}
     if differ:
-        raise _refusal(plan, f"{', '.join(differ)}: set it alike with --set")
+        said = [f"{name} is {differ[name]} there and {ours.get(name)} here" for name in differ]
+        way = " ".join(f"{name}={value}" for name, value in differ.items())
+        raise _refusal(plan, f"{', '.join(said)}: use --set {way}")
 
 
 def _lend(plan: Plan, found: Baseline) -> None:

@@ -123,7 +123,8 @@ def compare_suite(
       over both sides of every task.
 
     Tasks may differ in their numbers of runs. The zero of the scale counts as exact, though a
-    source's untrained policies may be few runs. Tasks lie in the last axis; at least one is `counted` in every test.
+    source's untrained policies may be few runs. Tasks lie in the last axis; at least one is
+    `counted` in every test.
     """
     gap = np.where(counted, theirs.mean - zero_score, 1.0)
     ratio = np.where(counted, (ours.mean - zero_score) / gap, 0.0)

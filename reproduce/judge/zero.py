@@ -49,6 +49,8 @@ class Scale:
             return "the reference has a single run"
         if reference.num_runs < MIN_REFERENCE_RUNS:
             return f"the reference has two runs; at least {MIN_REFERENCE_RUNS} are needed"
+        if reference.how == "drawn curve":
+            return "at this step the reference is a mean curve, without a spread of runs"
         if not math.isfinite(reference.std):
             return "the reference states no spread"
         if math.isnan(zero):

@@ -109,8 +109,8 @@ def ratio(first: Float[np.ndarray, " rounds"], second: Float[np.ndarray, " round
     those below the true median is binomial, so two ranks enclose the median with at least 95 %
     probability. In fact turns are correlated, and each process has a speed of its own: of 300
     intervals of equal code 215 enclosed 1 (`results/throughput/gate_quality.csv`). So the check
-    has slack, and asks three starts. A few disturbed blocks, however bad, move neither rank. Fewer than six turns give an
-    unbounded interval.
+    has slack, and asks three starts. A few disturbed blocks, however bad, move neither rank. Fewer
+    than six turns give an unbounded interval.
     """
     logs = np.log(first / second)
     turns = np.sort(logs[: len(logs) // 2 * 2].reshape(-1, 2).mean(1))

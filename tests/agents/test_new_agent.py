@@ -85,9 +85,13 @@ def test_a_copy_of_an_agents_file_is_an_agent_and_may_have_sources_of_its_own(
     assert f"PRESETS = {after}" in page
     assert file.read_text().count(before) == 1
     file.write_text(file.read_text().replace(before, after))
-    words = ["--env-steps=320", "--evaluation-episodes=1", "--out=own"]
+    words = ["--env-steps=320", "--out=own"]
     python(tmp_path, "-m", "agents.my_a2c", "--like=my_lab", *words)
     record = record_of(tmp_path / "own" / "seed-1")
     assert (record["suite"], record["source"]) == ("classic", "my_lab")
     assert record["config"]["learning_rate"] == 1e-3
     assert place in record["sources"]
+    grid = Path("results", "published", "a2c-classic", "sb3_control")
+    shutil.copytree(ROOT / grid, tmp_path / grid)
+    words = ["classic", "--tasks=CartPole-v1", "--env-steps=100k", "--baseline=a2c", "--dry-run"]
+    assert "a2c/sb3_control" in python(tmp_path, "-m", "reproduce", "my_a2c", *words)

@@ -187,7 +187,7 @@ def published(table: Sequence[Speed]) -> Iterator[Speed]:
         agent, suite, task = (record[name] for name in ("agent", "suite", "task"))
         presets = import_module(f"agents.{agent}").PRESETS
         source = find_source(presets, suite, record["source"])
-        runs = sorted(page.parents[1].glob("seed-*/timing.csv"))
+        runs = sorted(page.parents[1].glob("seed-*/timing.csv*"))
         each = [_recorded(pd.read_csv(run), run.parent) for run in runs]
         speed, warm_up, evaluation = (float(np.mean(column)) for column in zip(*each, strict=True))
         like = [row for row in table if row.agent == agent] or table
@@ -209,8 +209,8 @@ def _recorded(timing: pd.DataFrame, run: Path) -> tuple[float, float, float]:
     seconds = seconds.fillna(timing.wall_seconds)
     evaluating = timing.evaluation_share * seconds
     learning = timing.num_updates > 0
-    path = run / "evaluations.csv"
-    number = len(pd.read_csv(path)) if path.exists() else 1
+    evaluations = sorted(run.glob("evaluations.csv*"))  # compressed where it is published
+    number = len(pd.read_csv(evaluations[0])) if evaluations else 1
     speed = steps[learning].sum() / (seconds - evaluating)[learning].sum()
     before = ~learning
     warm_up = steps[before].sum() / (seconds - evaluating)[before].sum() if before.any() else speed
@@ -264,7 +264,7 @@ def main(argv: Sequence[str]) -> int:
     parser.add_argument(
         "--published",
         action="store_true",
-        help="take them from the records under results/published; then nothing is measured",
+        help="measure nothing: take what the table lacks from the records of published runs",
     )
     parser.add_argument("--one", nargs=4, help="measure in this process and print the row")
     parser.add_argument(
@@ -276,7 +276,9 @@ def main(argv: Sequence[str]) -> int:
         print(json.dumps(measure(agent, suite, source, task, options)))
         return 0
     if options.published:
-        write(list(published(read_speeds())))
+        measured = read_speeds()
+        known = {row[:4] for row in measured}
+        write([row for row in published(measured) if row[:4] not in known])
         return 0
     for chosen in combinations(options.agents, options.suites, options.sources, options.tasks):
         command = [sys.executable, "-m", "tests.benchmarks.speeds", *argv, "--one", *chosen]
