@@ -1,7 +1,7 @@
 """`compare RUNS_A RUNS_B`: a before-and-after table of two grids of runs, with intervals."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +12,7 @@ from rich.table import Table
 from reproduce.commands import flags
 from reproduce.gather.collect import score, throughput
 from reproduce.judge.inference import sample, welch
+from reproduce.run.view import say
 from suite.base.errors import UsageError
 from suite.record.records import read_record, seed_of
 from suite.settings.command_line import printable
@@ -23,8 +24,9 @@ def compare(runs_a: Path, runs_b: Path) -> list[dict[str, Any]]:
     """Return one row per task with finished runs in both grids.
 
     Scores are taken at the largest step that every run of the task reached, under the runs' own
-    rule. The interval is Welch's 95 % interval of the difference B - A (NaN with fewer than two
-    seeds on a side); `speed_ratio` is median B over median A environment steps per second.
+    rule; runs without a score there are `left_out`. The interval is Welch's 95 % interval of the
+    difference B - A (NaN with fewer than two scores on a side); `speed_ratio` is median B over
+    median A environment steps per second.
 
     Raises:
         UsageError: if a folder has no finished runs, they share no task, or their rules differ.
@@ -57,14 +59,21 @@ def _row(task: str, runs_a: list[Path], runs_b: list[Path]) -> dict[str, Any]:
     if len(rules) > 1:
         raise UsageError(f"{task}: scores of different rules do not compare: {sorted(rules)}")
     rule, env_steps = rules.pop(), min(config["env_steps"] for config in configs)
-    a, b = (np.array([score(run, rule, env_steps) for run in runs]) for runs in (runs_a, runs_b))
+    scores = {run: score(run, rule, env_steps) for run in (*runs_a, *runs_b)}
+    left_out = [run for run, found in scores.items() if math.isnan(found)]
+    a, b = (
+        np.array([scores[run] for run in runs if run not in left_out], dtype=np.float64)
+        for runs in (runs_a, runs_b)
+    )
+    mean_a, mean_b = (side.mean() if side.size else math.nan for side in (a, b))
     low, high, _ = interval(a, b)
     return {
         **{"task": task, "env_steps": env_steps, "rule": rule},
-        **{"num_seeds_a": len(a), "score_mean_a": a.mean()},
-        **{"num_seeds_b": len(b), "score_mean_b": b.mean()},
-        **{"difference": b.mean() - a.mean(), "ci_low": low, "ci_high": high},
+        **{"num_seeds_a": len(a), "score_mean_a": mean_a},
+        **{"num_seeds_b": len(b), "score_mean_b": mean_b},
+        **{"difference": mean_b - mean_a, "ci_low": low, "ci_high": high},
         "speed_ratio": _median_speed(runs_b) / _median_speed(runs_a),
+        "left_out": left_out,
     }
 
 
@@ -113,19 +122,30 @@ def main(argv: Sequence[str]) -> int:
     options = parser.parse(argv)
     console = flags.make_console()
     for runs_a, runs_b in _pairs(options.runs_a, options.runs_b):
-        console.print(_table(runs_a, runs_b))
+        rows = compare(runs_a, runs_b)
+        console.print(_table(rows, f"A: {runs_a}   B: {runs_b}"))
+        for row in rows:
+            if row["left_out"]:
+                runs = ", ".join(map(str, row["left_out"]))
+                say(console, f"Left out, without a score at {row['env_steps']:,} steps: {runs}")
     return 0
 
 
-def _table(runs_a: Path, runs_b: Path) -> Table:
-    table = flags.make_table(*COLUMNS, title=printable(f"A: {runs_a}   B: {runs_b}"))
-    for row in compare(runs_a, runs_b):
+def _table(rows: Sequence[Mapping[str, Any]], title: str) -> Table:
+    table = flags.make_table(*COLUMNS, title=printable(title))
+    for row in rows:
+        counts = (row["num_seeds_a"], row["num_seeds_b"])
+        means = zip((row["score_mean_a"], row["score_mean_b"]), counts, strict=True)
+        difference = f"{row['difference']:+,.4g} [{row['ci_low']:,.4g}, {row['ci_high']:,.4g}]"
+        if min(counts) < 2:
+            difference = f"{row['difference']:+,.4g}, no interval: one run on a side"
+        if min(counts) == 0:
+            difference = "none: no score on a side"
         table.add_row(
             printable(row["task"]),
             f"{row['env_steps']:,}",
-            f"{row['score_mean_a']:,.4g} ({row['num_seeds_a']})",
-            f"{row['score_mean_b']:,.4g} ({row['num_seeds_b']})",
-            f"{row['difference']:+,.4g} [{row['ci_low']:,.4g}, {row['ci_high']:,.4g}]",
-            f"{row['speed_ratio']:.2f}",
+            *(f"{mean:,.4g} ({count})" if count else "no score" for mean, count in means),
+            difference,
+            "not timed" if math.isnan(row["speed_ratio"]) else f"{row['speed_ratio']:.2f}",
         )
     return table

@@ -86,6 +86,7 @@ def evaluate_run(
     best: bool = False,
     recorded: bool = False,
     video: Path | None = None,
+    task_from: str | None = None,
 ) -> Score:
     """Play episodes with the policy that a run saved.
 
@@ -94,12 +95,14 @@ def evaluate_run(
 
     Raises:
         UsageError: if the folder holds no readable policy, or one that differs from its manifest,
-            `episodes` is below 1, `seed` below 0, no evaluation was recorded, or the video cannot
-            be made.
+            or of another task than `task_from`, `episodes` is below 1, `seed` below 0, no
+            evaluation was recorded, or the video cannot be made.
     """
     require(episodes >= 1, "--episodes must be at least 1", episodes)
     require(seed >= 0, "--seed must be at least 0", seed)
     record, policy = read_record(run), agents.load_policy(policy_folder(run, best))
+    if task_from not in (None, policy.task.name):
+        raise UsageError(f"--task-from: {run} was trained on {policy.task.name}, not {task_from}")
     env = VectorEnv(policy.task, environment_seeds([0], 1, "evaluate", 0))
     if not policy.fits(env.spaces):
         wrong = f"its observations or actions are not those of {policy.task.name}"
@@ -275,7 +278,7 @@ def main(argv: Sequence[str]) -> int:
     parser.add_argument("--video", type=Path, metavar="FILE", help="film the first episode")
     options = parser.parse(argv)
     use_threads(1)  # as training by default; more would wait for each other, at so few rows
-    score = evaluate_run(**{key: each for key, each in vars(options).items() if key != "task_from"})
+    score = evaluate_run(**vars(options))
     interval = score.interval()
     shown = f" (95 % interval {interval[0]:.4g} to {interval[1]:.4g})" if interval else ""
     shown += "" if score.recorded is None else f", recorded as {score.recorded:.4g},"

@@ -16,9 +16,9 @@ from suite.envs.tasks import find_task
 from suite.settings.command_line import Parser, task_from
 
 
-def _import_task(text: str) -> None:
+def _import_task(text: str) -> str:
     try:
-        find_task(task_from(text))
+        return find_task(task_from(text)).name
     except UsageError as error:
         raise ArgumentTypeError(str(error)) from None
 

@@ -192,15 +192,19 @@ def main(argv: Sequence[str]) -> int:
     parser.add_argument("--task", help="the task of all runs; default: as the files or names say")
     text = "default: the last step of all runs of a task"
     parser.add_argument("--env-steps", type=whole, metavar="N", help=text)
-    presented: dict[str, Any] = {"choices": tuple(ATARI_PROTOCOLS), "default": "noframeskip"}
-    parser.add_argument("--protocol", help="of Atari", **presented)
+    parser.add_argument(
+        "--protocol", choices=tuple(ATARI_PROTOCOLS), help="of Atari (default: noframeskip)"
+    )
     text = "folder of tables, figures and page (default: runs/judged/<agent>/<source>)"
     parser.add_argument("--out", type=Path, metavar="DIR", help=text)
     options = parser.parse(argv)
     if options.env_steps is not None and options.env_steps < 1:
         raise UsageError(f"--env-steps must be positive, not {options.env_steps:,}")
     curves = read_curves(options.curves, dict(options.columns), options.task)
-    size = {"env_steps": options.env_steps, "protocol": options.protocol}
+    others = {name for name, task in TASKS.items() if not task.protocol}
+    if options.protocol and others.issuperset(curves.rows["task"]):
+        raise UsageError(f"--protocol is of Atari, and {curves.name} has no game: leave it out")
+    size = {"env_steps": options.env_steps, "protocol": options.protocol or "noframeskip"}
     found = judge_curves(options.agent, curves, options.like, **size)
     out = options.out or Path("runs", "judged", options.agent, options.like)
     check_writable(out, "--out")

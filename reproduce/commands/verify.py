@@ -149,7 +149,8 @@ def main(argv: Sequence[str]) -> int:
     parser.add_argument("agent", help=", ".join(agents.AGENTS))
     text = "default: the quickest published one"
     parser.add_argument("run", type=Path, nargs="?", metavar="RUN", help=text)
-    parser.add_argument("--seconds", type=float, default=SECONDS, metavar="N")
+    text = f"how long to train, or until it has learned (default: {SECONDS:g})"
+    parser.add_argument("--seconds", type=float, default=SECONDS, metavar="N", help=text)
     options = parser.parse(argv)
     if not 0 < options.seconds < math.inf:
         raise UsageError(f"--seconds must be above 0, not {options.seconds}")

@@ -30,6 +30,8 @@ NAME = re.compile(r"(?P<task>.+?)__.+__(?P<seed>\d+)__\d+")
 """Of a run of CleanRL: task, file, seed, time."""
 MONITOR = "*monitor.csv"
 EVENTS = "events.out.tfevents.*"
+LARGEST_RETURN = 1e30
+"""In absolute value; with more, statistics and figures are no longer finite."""
 
 
 class Curves(NamedTuple):
@@ -142,6 +144,9 @@ def _csv(path: Path, columns: Names) -> Iterator[Part]:
     """Yield the runs of a CSV file: one table, or an export of W&B with a column for each run."""
     needed = f"it needs {', '.join(COLUMNS)}"
     text = _text(path)
+    header, _, _ = text.partition("\n")
+    if ";" in header and "," not in header:
+        raise UsageError(f"{path} separates columns by ';': save it with commas")
     try:
         table = pd.read_csv(io.StringIO(text))
     except pd.errors.EmptyDataError:
@@ -189,7 +194,9 @@ def _first(path: Path, column: str, columns: Names, usual: Sequence[str], known:
 def _text(path: Path) -> str:
     try:
         with open_regular(path) as file:  # a pipe, or a device, might never end
-            return file.read().decode(errors="replace")
+            return file.read().decode("utf-8")
+    except UnicodeDecodeError:
+        raise UsageError(f"{path} is not UTF-8: save it as UTF-8") from None
     except OSError as error:
         raise UsageError(f"unreadable {path}: {error.strerror or error}") from None
 
@@ -201,7 +208,8 @@ def _checked(path: Path, table: pd.DataFrame) -> pd.DataFrame:
     for column in (name for name in COLUMNS if name in table):
         cells = table[column]
         numbers = pd.to_numeric(cells.astype(str), errors="coerce").astype(np.float64)
-        right, must = numbers.between(-np.inf, np.inf, "neither"), "a finite number"
+        right = numbers.between(-LARGEST_RETURN, LARGEST_RETURN)
+        must = f"a number from {-LARGEST_RETURN:g} to {LARGEST_RETURN:g}"
         if column == "task":
             right, must = cells.notna(), "a task's name"
         elif column != "mean_return":

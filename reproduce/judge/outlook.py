@@ -33,20 +33,22 @@ from reproduce.judge.zero import (
 )
 from reproduce.plan.declared import MIN_SEEDS
 from reproduce.plan.grid import Plan
-from reproduce.plan.make import command_of
+from reproduce.plan.make import command_of, request_of
 from reproduce.plan.places import demand_of
 from reproduce.plan.presets import presets_of, tasks_of
 from reproduce.plan.request import Request
 from reproduce.plan.speeds import find_speed
 from reproduce.plan.status import Run, steps_done
 from reproduce.run.view import duration
-from reproduce.words import counted, reached
+from reproduce.words import counted, number, reached
 from suite.base.errors import UsageError
 from suite.envs.tasks import find_suite, find_task
 from suite.settings.presets import BUDGETS
 
 NUM_REPETITIONS = 4_000
 """Simulated plans of one task: the probability's standard error is below one per cent."""
+MOST_DRAWN = 1_000
+"""Seeds of a simulated plan; with more, what is left to chance is the reference's."""
 SEED = 20_261_121
 BESIDE = "but --baseline AGENT takes the runs of another agent"
 GOOD_CHANCE = 0.8
@@ -130,7 +132,7 @@ def _draws(rng: np.random.Generator, scale: Scale, num_seeds: int) -> tuple[np.n
     assert reference is not None
     spread = reference.std / (reference.mean - scale.zero.score)  # gap 1, as in `error_rates`
     means = rng.normal(1.0, spread / math.sqrt(reference.num_runs), (NUM_REPETITIONS, 1))
-    ours = means + rng.normal(0.0, spread, (NUM_REPETITIONS, num_seeds))
+    ours = means + rng.normal(0.0, spread, (NUM_REPETITIONS, min(num_seeds, MOST_DRAWN)))
     steps = np.arange(reference.num_runs) - (reference.num_runs - 1) / 2
     runs = 1.0 + spread * steps / steps.std(ddof=1)  # any runs with this mean and deviation
     return ours, np.broadcast_to(runs, (NUM_REPETITIONS, runs.size))
@@ -153,6 +155,7 @@ def commands_for_the_rest(plan: Plan, rows: Sequence[Outlook]) -> list[str]:
     """Return a line for each task of the suite that is not decided well: the command that would.
 
     That is the source and budget with the best chance; the cheapest of at least `GOOD_CHANCE`.
+    How and where to train stays as it is planned.
     """
     if not plan.maker.is_ours or plan.settings or plan.baseline:  # no source has it
         return []
@@ -168,7 +171,7 @@ def commands_for_the_rest(plan: Plan, rows: Sequence[Outlook]) -> list[str]:
 
 
 def _best_way(plan: Plan, task: str) -> tuple[Request, Outlook] | None:
-    found = []
+    found, asked = [], replace(request_of(plan), env_steps=None, seeds=None, dry_run=False)
     for (suite, source), preset in presets_of(plan.agent).items():
         if suite != plan.suite or task not in (preset.tasks or find_suite(suite)):
             continue
@@ -176,8 +179,7 @@ def _best_way(plan: Plan, task: str) -> tuple[Request, Outlook] | None:
         for name, budget in preset.budgets.items():
             row = _outlook(of_source, task, budget.steps(task), budget.num_seeds)
             if not row.obstacle:
-                asked = {"tasks": (task,), "source": source, "budget": name}
-                found.append((Request(agent=plan.agent, suite=suite, **asked), row))
+                found.append((replace(asked, tasks=(task,), source=source, budget=name), row))
     good = [pair for pair in found if pair[1].chance >= GOOD_CHANCE]
     if good:
         return min(good, key=lambda pair: pair[1].env_steps * pair[1].num_seeds)
@@ -219,8 +221,8 @@ def table_of(rows: Sequence[Outlook]) -> Table:
     for row in rows:
         reference, text = row.scale.reference, "none"
         if reference is not None:
-            spread = "" if math.isnan(reference.std) else f" ± {reference.std:,.3g}"
-            text = f"{reference.mean:,.4g}{spread} ({reference.num_runs}, {reference.source})"
+            spread = "" if math.isnan(reference.std) else f" ± {number(reference.std)}"
+            text = f"{number(reference.mean)}{spread} ({reference.num_runs}, {reference.source})"
             if share := reached(row.scale.share):
                 text += f"; {share}"
         verdict = f"impossible: {row.obstacle}" if row.obstacle else _chance(row.chance)
@@ -291,9 +293,11 @@ def _side_by_side(seconds: Sequence[float | None], plan: Plan) -> float | None:
 
 def _memory_gib(plan: Plan) -> float | None:
     """Return the host's memory that the groups side by side fill; None where never measured."""
-    sizes = []
-    for group in plan.groups():
-        speed = find_speed(plan.agent, plan.source, group.runs[0].task, plan.device)
+    sizes, groups = [], plan.groups()
+    tasks = {group.runs[0].task for group in groups}
+    speeds = {task: find_speed(plan.agent, plan.source, task, plan.device) for task in tasks}
+    for group in groups:
+        speed = speeds[group.runs[0].task]
         if speed is None:
             return None
         sizes.append(speed.memory_mib / 2**10 + demand_of(plan, group)["memory"] / 2**30)

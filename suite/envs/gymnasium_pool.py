@@ -134,9 +134,17 @@ def _find(name: str) -> EnvSpec:
             ) from None
     spec = gymnasium.registry.get(env_id)
     if spec is None:
-        where = module or "gymnasium"
-        raise UsageError(f"{where} registers no {env_id!r}{nearest(env_id, gymnasium.registry)}")
+        own = [key for key, other in gymnasium.registry.items() if _is_of(other, module)]
+        advice = nearest(env_id, own or gymnasium.registry)
+        raise UsageError(f"{module or 'gymnasium'} registers no {env_id!r}{advice}")
     return spec
+
+
+def _is_of(spec: EnvSpec, module: str) -> bool:
+    """Return whether a registered task is made by a module, or by one inside it."""
+    entry = spec.entry_point or spec.vector_entry_point
+    place = entry.partition(":")[0] if isinstance(entry, str) else getattr(entry, "__module__", "")
+    return f"{place}.".startswith(f"{module}.")
 
 
 def _make(name: str, num_envs: int, time_limit: int, options: dict[str, Any]) -> Any:

@@ -30,7 +30,7 @@ from suite.settings.presets import ConfigT, Preset, find_source, replaced
 NO_MEMORY = re.compile(r"can(no|')t allocate memory", re.IGNORECASE)
 """What torch says where the machine has no more memory; Python has an error for it."""
 MANY = 10_000
-"""Numbers that a range may name."""
+"""Numbers that a range may name, and seeds of a task."""
 KINDS = {
     (int, False): "a whole number such as 256",
     (int, True): "whole numbers such as 64,64",

@@ -55,6 +55,7 @@ sac classic --env-step 3
 sac classic --$(x)
 sac classic --env-steps 0
 sac classic --num-seeds 0
+sac classic --num-seeds 100000
 sac classic --workers 0
 sac classic --seeds -1
 sac classic --seeds 2147483648

@@ -1,6 +1,7 @@
 """A before-and-after table compares like with like, with Welch's interval of the difference."""
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -10,16 +11,17 @@ import pytest
 from reproduce import __main__ as command_line
 from reproduce.commands.compare import compare
 from reproduce.plan.grid import Plan
-from tests.messages import refused
+from tests.messages import check, refused
 from tests.reproduce.conftest import TASK, pendulum, record_run, reseal
 
 OTHER = "MountainCarContinuous-v0"
 
 
-def write(plan: Plan, task: str, scores: list[float], speed: float = 10.0) -> Plan:
-    """Record a finished run per score, all of the same speed; return the plan."""
+def write(plan: Plan, task: str, scores: Sequence[float | None], speed: float = 10.0) -> Plan:
+    """Record a finished run per score, or without one, all of the same speed; return the plan."""
     for seed, score in enumerate(scores, start=1):
-        folder = record_run(plan, task, seed, {900: 1e6, 1000: score})
+        evaluations = {900: 1e6} if score is None else {900: 1e6, 1000: score}
+        folder = record_run(plan, task, seed, evaluations)
         header = (folder / "timing.csv").read_text().splitlines()[0]
         rows = [f"{step},{step},{step / speed},9,0.1,0.1,0.1,0.1" for step in (100, 500)]
         (folder / "timing.csv").write_text("\n".join([header, *rows]) + "\n")
@@ -73,6 +75,27 @@ def test_an_interval_has_the_spread_that_was_measured(
     ends = (-100.0, low, -200.0 - low)
     found = (row["difference"], row["ci_low"], row["ci_high"])
     assert found == pytest.approx(ends, abs=1e-4, nan_ok=True)
+
+
+@pytest.mark.parametrize(
+    ("others", "cells"),
+    [
+        ([30.0, None, 32.0], ["31 (2)", "+11 [-12.91, 34.91]"]),
+        ([30.0, None], ["30 (1)", "+10, no interval: one run on a side"]),
+        ([None, None], ["no score", "none: no score on a side"]),
+    ],
+)
+def test_a_run_without_a_score_is_left_out_by_name(
+    others: list[float | None], cells: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Means, numbers of runs and the interval are those of the others."""
+    first = write(pendulum(tmp_path / "a"), TASK, [10.0, 20.0, 30.0])
+    second = write(pendulum(tmp_path / "b"), TASK, others)
+    assert command_line.main(["compare", str(first.directory), str(second.directory)]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    (line,) = [line for line in lines if line.startswith("│")]
+    assert [cell.strip() for cell in line.strip("│ ").split("│")][3:5] == cells
+    check(lines[-1], f"without a score: {cells[0]}")
 
 
 def test_only_finished_runs_of_shared_tasks_are_compared(tmp_path: Path) -> None:

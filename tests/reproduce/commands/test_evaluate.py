@@ -18,6 +18,7 @@ from reproduce.commands.export import export_onnx
 from tests.messages import refused
 from tests.reproduce.conftest import reseal
 from tests.runs import tree
+from tests.suite.envs import elsewhere
 
 TASK = "Pendulum-v1"
 USES: dict[str, Callable[[Path], Any]] = {
@@ -129,6 +130,14 @@ def test_a_policy_unlike_its_manifest_is_refused(use: str, run: Path, tmp_path: 
     with refused():
         USES[use](folder)
     assert [path.name for path in tmp_path.iterdir()] == ["seed-3"]
+
+
+def test_a_task_that_is_not_the_policys_is_refused(run: Path, tmp_path: Path) -> None:
+    """Its score is not the other task's."""
+    folder = shutil.copytree(run, tmp_path / "seed-3")
+    with refused():
+        command_line.main(["evaluate", str(folder), f"--task-from={elsewhere.__name__}:Pulled-v0"])
+    assert evaluate_run(folder, episodes=1, task_from=TASK).task.name == TASK
 
 
 def test_the_command_prints_the_score(run: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -156,6 +156,11 @@ WRONG = {
     "too many steps": "H\nReacher-v4,1,99999999999999999999,1\n",
     "ends at 0": "H\nReacher-v4,1,0,1\n",
     "infinite": "H\nReacher-v4,1,5,inf\n",
+    "too large": "H\nReacher-v4,1,5,1\nReacher-v4,1,10,-1.5e30\n",
+    "semicolons": "task;seed;env_steps;mean_return\nReacher-v4;1;5;1,5\n",
+    "Latin-1": "H\nReacher-v4,1,5,é\n",
+    "UTF-16": "H\nReacher-v4,1,5,1\n",
+    "no game --protocol sticky": "H\nReacher-v4,1,5,1\n",
     "unknown task": "H\nReecher-v4,1,5,1\n",
     "module's task": "H\nthis:Zen-v0,1,5,1\n",
     "twice": "H\nReacher-v4,1,5,1\nReacher-v4,1,5,2\n",
@@ -170,7 +175,8 @@ WRONG = {
 def test_what_cannot_be_judged_is_one_line(case: str, tmp_path: Path, say: Say) -> None:
     """It names the row, the column, the run or the nearest name; nothing is written."""
     path = tmp_path / "mine.csv"
-    path.write_text(WRONG[case].replace("H", ",".join(COLUMNS)))
+    encoding = case if case in ("Latin-1", "UTF-16") else "utf-8"
+    path.write_text(WRONG[case].replace("H", ",".join(COLUMNS)), encoding)
     _, *asked = re.split(" (?=--)", case)
     words = " ".join(["--like nnabla_rl", *asked]).split()
     status, out, err = say(["judge", "sac", str(path), *words, "--out", str(tmp_path / "page")])

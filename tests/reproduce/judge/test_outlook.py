@@ -174,6 +174,14 @@ def test_a_task_that_was_not_measured_is_as_fast_as_the_one_most_like_it() -> No
     assert found("Hopper-v4", device="cuda:0") is None
 
 
+def test_a_reference_is_shown_in_whole_numbers_where_it_is_large() -> None:
+    """Nobody reads 1.142e+04 ± 306 quickly."""
+    found = [reference(11_423.0, 306.4, 10), reference(-87.68, 2.64, 3)]
+    shown = outlook.table_of([row_of(each, num_seeds=5) for each in found])
+    cells = [str(cell).partition(" (")[0] for cell in shown.columns[1].cells]
+    assert cells == ["11,423 ± 306", "-87.7 ± 2.64"]
+
+
 def test_what_is_left_of_a_shorter_run_is_counted(tmp_path: Path) -> None:
     """A finished run of half the steps needs half the time."""
     options: dict[str, Any] = {"tasks": ["Reacher-v4"], "seeds": [1], "device": "cpu"}
@@ -294,14 +302,24 @@ def test_a_default_source_decides_its_suite_best(agent: str, suite: str, tmp_pat
     assert best < 0.5 or chances[make_plan(agent, suite, **asked).source] > best - 0.05
 
 
-def test_a_plan_names_what_decides_the_tasks_that_it_does_not(tmp_path: Path) -> None:
-    """By a source and budget of at least 80 %, else the best; each command can be planned."""
-    plan = make_plan("sac", "mujoco", device="cpu", runs_dir=tmp_path)
+def test_a_plan_names_what_decides_the_tasks_that_it_does_not(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By a source and budget of at least 80 %, else the best; each command can be planned.
+
+    It trains where and how the plan does.
+    """
+    with_gpus(monkeypatch, 1)  # so that the CPU is not the default
+    how: dict[str, Any] = {"device": "cpu", "runs_dir": tmp_path, "published": False}
+    plan = make_plan("sac", "mujoco", **how, dry_run=True)
     rows = outlooks(plan)
     assert outlook.suite_chance(rows)[0] >= 0.8
     lines = outlook.commands_for_the_rest(plan, rows)
     tasks = [line.partition(":")[0] for line in lines]
     assert tasks == ["Hopper-v4", "Walker2d-v4", "Ant-v4", "Humanoid-v4"]
     for line in lines:
-        (row,) = outlooks(planned(line.partition("-m reproduce ")[2]))
+        again = planned(line.partition("-m reproduce ")[2])
+        assert {name: getattr(again, name) for name in how} == how
+        assert not again.dry_run
+        (row,) = outlooks(again)
         assert f"{row.chance:.0%} chance" in line

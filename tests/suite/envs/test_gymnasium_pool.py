@@ -47,7 +47,7 @@ def test_a_task_without_a_row_is_read_from_its_registration() -> None:
 @pytest.mark.parametrize(
     "flags",
     [
-        *(f"{FROM}:{name}-v0" for name in ("Tap", "Endless", "Named", "Frames", "Several")),
+        *(f"{FROM}:{name}-v0" for name in ("Tap", "Zoo", "Endless", "Named", "Frames", "Several")),
         *(f"{FROM}:{name}-v0" for name in ("Unbounded", "Pairs", "Matrix", "Broken")),
         *("--task-from=no.such:Tape-v0", "--task-from=CartPole-v1", "--task-from=gymnasium:"),
         *(f"{FROM}:Tape-v0 --task=CartPole-v1", "--task=:Tape-v1"),
