@@ -30,8 +30,8 @@ NAME = re.compile(r"(?P<task>.+?)__.+__(?P<seed>\d+)__\d+")
 """Of a run of CleanRL: task, file, seed, time."""
 MONITOR = "*monitor.csv"
 EVENTS = "events.out.tfevents.*"
-LARGEST_RETURN = 1e30
-"""In absolute value; with more, statistics and figures are no longer finite."""
+LARGEST_RETURN = 1e12
+"""In absolute value; figures have no room for more digits."""
 
 
 class Curves(NamedTuple):

@@ -156,7 +156,7 @@ WRONG = {
     "too many steps": "H\nReacher-v4,1,99999999999999999999,1\n",
     "ends at 0": "H\nReacher-v4,1,0,1\n",
     "infinite": "H\nReacher-v4,1,5,inf\n",
-    "too large": "H\nReacher-v4,1,5,1\nReacher-v4,1,10,-1.5e30\n",
+    "too large": "H\nReacher-v4,1,5,1\nReacher-v4,1,10,-1.5e16\n",
     "semicolons": "task;seed;env_steps;mean_return\nReacher-v4;1;5;1,5\n",
     "Latin-1": "H\nReacher-v4,1,5,é\n",
     "UTF-16": "H\nReacher-v4,1,5,1\n",
