@@ -102,7 +102,7 @@ class Policy:
         """
         actions, start = self.act(obs, generator, **noted), self._spaces.start
         if not self._spaces.continuous:
-            return actions + start
+            return np.asarray(actions + start)
         first = int(self._spaces.num_choices > 0)
         scaled = self._low + (actions[..., first:] + 1) * self._half_range
         return np.concatenate([actions[..., :1] + start, scaled], -1) if first else scaled

@@ -94,4 +94,4 @@ def test_a_copy_of_an_agents_file_is_an_agent_and_may_have_sources_of_its_own(
     grid = Path("results", "published", "a2c-classic", "sb3_control")
     shutil.copytree(ROOT / grid, tmp_path / grid)
     words = ["classic", "--tasks=CartPole-v1", "--env-steps=100k", "--baseline=a2c", "--dry-run"]
-    assert "a2c/sb3_control" in python(tmp_path, "-m", "reproduce", "my_a2c", *words)
+    assert "a2c (baseline)" in python(tmp_path, "-m", "reproduce", "my_a2c", *words)
