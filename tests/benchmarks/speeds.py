@@ -27,11 +27,11 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pandas as pd
 
 import agents
 from reproduce.plan.grid import PUBLISHED
 from reproduce.plan.speeds import SPEEDS, Speed, products_per_second, read_speeds, warm_up_steps
+from reproduce.plan.tables import read_table
 from reproduce.run.processes import THREADING
 from suite.base.files import write_atomically
 from suite.base.hardware import machine
@@ -182,13 +182,13 @@ def published(table: Sequence[Speed]) -> Iterator[Speed]:
     Args:
         table: rows of this tool; start and memory, which a record does not tell, are their medians.
     """
-    for page in sorted(PUBLISHED.glob("*/*/*/seed-1/run.json")):
-        record = json.loads(page.read_bytes())
+    for folder in sorted({run.parent for run in PUBLISHED.glob("*/*/*/seed-*")}):
+        runs = sorted(folder.glob("seed-*"))
+        record = json.loads((runs[0] / "run.json").read_bytes())
         agent, suite, task = (record[name] for name in ("agent", "suite", "task"))
         presets = import_module(f"agents.{agent}").PRESETS
         source = find_source(presets, suite, record["source"])
-        runs = sorted(page.parents[1].glob("seed-*/timing.csv*"))
-        each = [_recorded(pd.read_csv(run), run.parent) for run in runs]
+        each = [_recorded(run) for run in runs]
         speed, warm_up, evaluation = (float(np.mean(column)) for column in zip(*each, strict=True))
         like = [row for row in table if row.agent == agent] or table
         yield Speed(
@@ -199,18 +199,18 @@ def published(table: Sequence[Speed]) -> Iterator[Speed]:
             env_steps_per_second=round(speed, 2),
             evaluation_seconds=round(evaluation, 3),
             memory_mib=round(float(np.median([row.memory_mib for row in like]))),
-            note=f"{len(runs)} runs of {page.parents[1].relative_to(PUBLISHED.parents[1])}",
+            note=f"{len(runs)} runs of {folder.relative_to(PUBLISHED.parents[1])}",
         )
 
 
-def _recorded(timing: pd.DataFrame, run: Path) -> tuple[float, float, float]:
+def _recorded(run: Path) -> tuple[float, float, float]:
     """Return steps per second with updates and before, and seconds of an evaluation."""
+    timing = read_table(run / "timing.csv")
     steps, seconds = timing.env_steps.diff().fillna(timing.env_steps), timing.wall_seconds.diff()
     seconds = seconds.fillna(timing.wall_seconds)
     evaluating = timing.evaluation_share * seconds
     learning = timing.num_updates > 0
-    evaluations = sorted(run.glob("evaluations.csv*"))  # compressed where it is published
-    number = len(pd.read_csv(evaluations[0])) if evaluations else 1
+    number = max(len(read_table(run / "evaluations.csv")), 1)
     speed = steps[learning].sum() / (seconds - evaluating)[learning].sum()
     before = ~learning
     warm_up = steps[before].sum() / (seconds - evaluating)[before].sum() if before.any() else speed
