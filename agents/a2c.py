@@ -371,8 +371,8 @@ def train(config: Config, recorder: Recorder) -> Learner:
             step = session.step(unroll.actions[t])
             unroll.outcomes.put(t, step if scale is None else scale.of(step))
             obs = unroll.put_obs(t + 1, session.obs, session.are_new)
-        if unroll.outcomes.valid.any():
-            batch = unroll.transitions()
+        batch = unroll.transitions()
+        if not batch.is_empty:
             session.learn(batch, session.learning_rate)
         obs = unroll.begin_again()
     session.save_policy(ACTING)

@@ -401,6 +401,8 @@ def train(config: Config, recorder: Recorder) -> Learner:
 
     def learn(memory: Tensor) -> None:
         batch = unroll.transitions()
+        if batch.is_empty:
+            return
         rows = with_advantages(learner, config, batch, memory)
         rate, clip = session.learning_rate, config.clip
         clip *= rate / config.learning_rate if config.decay_clip else 1.0
@@ -421,8 +423,7 @@ def train(config: Config, recorder: Recorder) -> Learner:
             actor.remember(unroll.actions[t], step)
             unroll.outcomes.put(t, step if scale is None else scale.of(step))
             obs = unroll.put_obs(t + 1, session.obs, session.are_new)
-        if unroll.outcomes.valid.any():
-            learn(memory)
+        learn(memory)
         obs = unroll.begin_again()
     session.save_policy(ACTING)
     return learner
