@@ -44,12 +44,13 @@ def identity_of(run: Mapping[str, Any], seeds: Sequence[SeedRecord]) -> dict[str
     """
     first, config = seeds[0].entries, run.get("config", {})
     machine, elsewhere = first["machine"], ("env_steps", *WITHOUT_EFFECT)
+    gpu = [machine["gpu"], machine["gpu_driver"]] if config.get("device") != "cpu" else []
     identity = {
         **{key: value for key, value in run.items() if key != "command"},
         "env_steps": config.get("env_steps", 0),
         "config": {key: value for key, value in config.items() if key not in elsewhere},
         "seeds": [seed.entries["seed"] for seed in seeds],
-        "processor": [machine["cpu"], machine["gpu"], machine["gpu_driver"]],
+        "processor": [machine["processor"], *gpu],
         **{key: first[key] for key in ("sources", "versions")},
     }
     return json.loads(json.dumps(identity))

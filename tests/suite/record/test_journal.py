@@ -14,6 +14,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from suite.base import hardware
 from suite.base.errors import UsageError
 from suite.base.randomness import environment_seeds, stream
 from suite.envs.tasks import find_task
@@ -42,8 +43,10 @@ class Run:
         seeds: Sequence[int] = (1,),
         simulator: int = 0,
         gamma: float = 0.5,
+        device: str = "cpu",
     ) -> None:
-        run = {"agent": "toy", "task": task, "config": {"gamma": gamma}, "command": "python"}
+        config = {"gamma": gamma, "device": device}
+        run = {"agent": "toy", "task": task, "config": config, "command": "python"}
         self.recorder = Recorder(folder, run, seeds)
         self.env = VectorEnv(
             find_task(task), environment_seeds(seeds, 2, "environments", simulator)
@@ -275,6 +278,21 @@ def test_another_configuration_begins_anew(
             patch.setattr(f"suite.base.hardware.{name}", lambda *agent: {"other": "one"})
             assert Run(tmp_path / name).recorder.snapshot is None
         assert f"another {name}" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("device", "fact", "fits"),
+    [("cpu", "processor", False), ("cpu", "gpu_driver", True), ("cuda", "gpu_driver", False)],
+)
+def test_a_run_resumes_on_the_processors_it_began_on(
+    device: str, fact: str, fits: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Generations of one name round otherwise; a GPU's driver matters to runs on the GPU alone."""
+    facts = hardware.machine()
+    monkeypatch.setattr(hardware, "machine", lambda device: facts)
+    cut(tmp_path, device=device)
+    monkeypatch.setattr(hardware, "machine", lambda device: facts | {fact: "another"})
+    assert (Run(tmp_path, device=device).recorder.snapshot is not None) == fits
 
 
 def test_a_diverged_seed_stays_diverged_and_the_other_goes_on(tmp_path: Path) -> None:
