@@ -109,11 +109,15 @@ def put(task: Task, measured: Mapping[str, str]) -> None:
 
 
 def in_every_protocol(names: Sequence[str]) -> list[Task]:
-    """Return the tasks of these names; of a game, one for each protocol."""
+    """Return the tasks of these names; of a game, one for each protocol that has its own scores.
+
+    Small frames have those of large ones (`baseline_scores`).
+    """
+    protocols = [each for each in ATARI_PROTOCOLS if each != "small_frames"]
     tasks = []
     for name in names:
         task = find_task(name)
-        games = [find_task(name, protocol) for protocol in ATARI_PROTOCOLS]
+        games = [find_task(name, protocol) for protocol in protocols]
         tasks += games if task.family == "atari" else [task]
     return tasks
 
