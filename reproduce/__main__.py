@@ -14,7 +14,6 @@ import agents
 from reproduce.commands import flags, grid
 from suite.base.errors import UsageError, near, nearest
 from suite.settings.command_line import run_main
-from suite.settings.recorded import refuse_old_agent
 
 COMMANDS = {
     "report": ("AGENT SUITE", "judge recorded runs again and redraw their page"),
@@ -48,7 +47,6 @@ def main(argv: Sequence[str]) -> int:
     if word in COMMANDS:
         return importlib.import_module(f"reproduce.commands.{word}").main(argv[1:])
     if not word.startswith("-") and word not in agents.AGENTS:
-        refuse_old_agent(word)
         known = (*agents.AGENTS, *COMMANDS)
         known = known if near(word, known) else agents.AGENTS
         raise UsageError(f"unknown agent {word!r}{nearest(word, known)}")

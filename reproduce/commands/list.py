@@ -12,7 +12,6 @@ from reproduce.words import counted
 from suite.base.errors import UsageError, nearest
 from suite.envs.tasks import SUITES
 from suite.settings.presets import REFERENCES, read_source
-from suite.settings.recorded import refuse_old_agent
 
 
 def main(argv: Sequence[str]) -> int:
@@ -35,7 +34,6 @@ def main(argv: Sequence[str]) -> int:
 def _summary(name: str | None) -> list[str]:
     """Return the lines of an agent, or of all agents and suites."""
     if name not in (None, *agents.AGENTS):
-        refuse_old_agent(name)
         known = nearest(name, (*agents.AGENTS, *SUITES))
         raise UsageError(f"unknown agent or suite {name!r}{known}")
     lines = []

@@ -14,7 +14,6 @@ from reproduce.plan.status import seeds_begun
 from reproduce.words import counted
 from suite.base.errors import UsageError
 from suite.base.files import read_json
-from suite.settings.recorded import todays_agent
 
 if TYPE_CHECKING:
     from reproduce.plan.grid import Plan
@@ -107,7 +106,7 @@ def read_plan(path: Path) -> dict[str, Any] | None:
         raise UsageError(f"unreadable {path}: {error}; {anew}") from None
     if not _is_plan(saved):
         raise UsageError(f"unreadable {path}: not the plan of a grid of runs; {anew}")
-    return saved | {"agent": todays_agent(saved["agent"])}
+    return saved
 
 
 def declared_in(saved: Mapping[str, Any] | None) -> Declared:

@@ -12,7 +12,6 @@ from suite.base.errors import UsageError, nearest
 from suite.base.files import NO_SPACE
 from suite.envs.tasks import SUITES, find_suite, find_task
 from suite.settings.presets import Preset, find_source
-from suite.settings.recorded import refuse_old_agent
 
 if TYPE_CHECKING:
     from reproduce.plan.grid import Plan
@@ -34,7 +33,6 @@ class Source(NamedTuple):
 def check_agent(agent: str) -> None:
     """Raise a `UsageError` that names the nearest agent if there is none of this name."""
     if agent not in agents.AGENTS:
-        refuse_old_agent(agent)
         raise UsageError(f"unknown agent {agent!r}{nearest(agent, agents.AGENTS)}")
 
 

@@ -17,7 +17,6 @@ from suite.base.files import read_json
 from suite.envs.tasks import SUITES, folder_of, tasks_in
 from suite.record.manifest import BEST, MANIFEST, damage
 from suite.settings.config import MOST_STEPS
-from suite.settings.recorded import todays_agent
 
 STATUSES = ("running", "finished", "diverged", "failed")
 ENDED = ("finished", "diverged")
@@ -87,10 +86,7 @@ def _read(directory: Path) -> dict[str, Any] | None:
     named = {"task", "seed"} <= record.keys() and record.get("status") in STATUSES
     typed &= _is_number(record["config"].get("env_steps"), int, MOST_STEPS)
     typed &= record.get("wall_seconds") is None or _is_number(record["wall_seconds"], float, 10**12)
-    if not (typed and named):
-        return None
-    agent = record.get("agent")
-    return record | {"agent": todays_agent(agent)} if isinstance(agent, str) else record
+    return record if typed and named else None
 
 
 def _is_number(value: Any, kind: type, most: int) -> bool:

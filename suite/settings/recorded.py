@@ -5,23 +5,8 @@ import json
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
-from suite.base.errors import UsageError
-
 REMOVED: Mapping[str, Sequence[Any]] = {"device_draws": (False,), "evaluate_beside": (False, True)}
 """Settings of older records that are gone, and the values with which a run is as it is today."""
-AGENTS_RENAMED: Mapping[str, str] = {"sac_hybrid": "sac_alf"}
-"""Names of agents in older records and policies, and their names today."""
-
-
-def todays_agent(name: str) -> str:
-    """Return the name today of an agent that a record or a policy names."""
-    return AGENTS_RENAMED.get(name, name)
-
-
-def refuse_old_agent(name: str) -> None:
-    """Raise a `UsageError` that says an agent's new name if this one is old."""
-    if name in AGENTS_RENAMED:
-        raise UsageError(f"the agent {name} is a part of {AGENTS_RENAMED[name]} now: name that")
 
 
 def without_removed(settings: Mapping[str, Any], known: Collection[str] = ()) -> dict[str, Any]:

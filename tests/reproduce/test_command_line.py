@@ -83,7 +83,6 @@ list sac mujoco
 
 WITH_TORCH = """
 sac atari
-sac_hybrid classic
 acer box2d
 sac mujoco --tasks Hopper
 a2c atari --tasks xyz
