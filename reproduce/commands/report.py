@@ -51,8 +51,9 @@ def report(
     plan: Plan, console: Console, failures: Mapping[tuple[str, int], str] = MappingProxyType({})
 ) -> int:
     """Gather, judge, write and print a grid; return the exit status."""
-    tables = pipeline.gather(plan, failures)
-    pipeline.write_report(plan, tables)
+    with console.status("Judging and drawing"):
+        tables = pipeline.gather(plan, failures)
+        pipeline.write_report(plan, tables)
     verdicts, suite, runs = (tables[name] for name in ("verdicts", "suite", "runs"))
     console.print(verdict_lines(verdicts, suite, plan.title))
     for row in runs[runs.status != "finished"].itertuples():
