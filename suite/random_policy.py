@@ -113,11 +113,10 @@ def in_every_protocol(names: Sequence[str]) -> list[Task]:
 
     Small frames have those of large ones (`baseline_scores`).
     """
-    protocols = [each for each in ATARI_PROTOCOLS if each != "small_frames"]
     tasks = []
     for name in names:
         task = find_task(name)
-        games = [find_task(name, protocol) for protocol in protocols]
+        games = [find_task(name, each) for each in ATARI_PROTOCOLS if each != "small_frames"]
         tasks += games if task.family == "atari" else [task]
     return tasks
 
