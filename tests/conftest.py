@@ -124,6 +124,10 @@ def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> Non
     left_out = [] if config.getoption("types") else ["checks of types and shapes (--types)"]
     if words := config.getoption("markexpr"):
         left_out.append(f"what is not `{words}`")
+    skipped = terminalreporter.stats.get("skipped", [])
+    if runs := sum(each.nodeid.startswith("tests/golden/") for each in skipped):
+        reason = "no checksums are stored for this processor: python -m tests.golden --update"
+        left_out.append(f"{runs} golden runs ({reason})")
     terminalreporter.write_line(f"left out: {', '.join(left_out) or 'nothing'}")
 
 

@@ -47,6 +47,11 @@ def saved(plan: Plan) -> Plan:
     return plan
 
 
+def statuses(plan: Plan) -> list[str]:
+    """The status of every run."""
+    return [run.status for run in plan.runs()]
+
+
 def reference(mean: float, std: float, num_runs: int, **more: Any) -> ReferenceScore:
     """Return the score of a made-up source at 1,000 steps."""
     said: dict[str, Any] = {"env_steps": 1000, "rule": "deterministic", "how": "single runs"}

@@ -71,7 +71,7 @@ def test_seeds_are_resampled_within_their_own_task() -> None:
     assert interval == Interval(50.0, 50.0, 50.0)
 
 
-@settings(derandomize=True)
+@settings(derandomize=True, deadline=None)
 @given(ours=few_scores, theirs=few_scores)
 def test_probability_of_improvement_is_mann_whitneys_share_of_pairs(ours, theirs) -> None:
     """It equals U / (n m) with ties counted half, and the two sides share the probability."""

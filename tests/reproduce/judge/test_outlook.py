@@ -122,6 +122,20 @@ def test_a_plan_that_can_decide_says_how_probably(tmp_path: Path) -> None:
     assert f"can decide {counted(len(open_tasks), 'task')}, with a chance of" in text
 
 
+UNMEASURED = """
+a2c mujoco rl_zoo
+acer classic chainerrl
+acer_continuous classic chainerrl
+sac mujoco mushroom_rl
+sac classic tuned
+sac mujoco-9 mushroom_rl
+sac_alf mujoco-small tuned
+sac_alf hybrid alf
+sac_value dmc paper
+"""
+"""Agents, suites and sources of whose runs no speed is known."""
+
+
 @pytest.mark.parametrize("agent", AGENTS)
 def test_small_budgets_are_affordable(
     agent: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -131,7 +145,10 @@ def test_small_budgets_are_affordable(
     for suite, source in presets_of(agent):
         for budget, most in (("smoke", HOUR), ("laptop", 12 * HOUR)):
             plan = plan_of(agent, suite, source, budget, tmp_path)
-            seconds = [plan.expected_seconds(task) or 0.0 for task in plan.tasks]
+            found = [plan.expected_seconds(task) for task in plan.tasks]
+            seconds = [each for each in found if each is not None]
+            unmeasured = f"{agent} {suite} {source}" in UNMEASURED.splitlines()
+            assert len(seconds) == (0 if unmeasured else len(found)), (suite, source)
             assert sum(seconds) * len(plan.seeds) / plan.workers <= most
 
 

@@ -22,12 +22,7 @@ from suite.envs.tasks import SUITES
 from suite.settings.command_line import Parser, read_command_line
 from tests.gpus import with_gpus
 from tests.messages import refused
-from tests.reproduce.conftest import TASK, pendulum, record_run, reseal, saved
-
-
-def statuses(plan: Plan) -> list[str]:
-    """The status of every run."""
-    return [run.status for run in plan.runs()]
+from tests.reproduce.conftest import TASK, pendulum, record_run, reseal, saved, statuses
 
 
 def seeds_to_run(plan: Plan) -> list[list[int]]:

@@ -17,7 +17,7 @@ from reproduce.plan.make import make_plan, save_plan
 from reproduce.plan.status import refuse_mixture
 from suite.base import hardware
 from tests.messages import refused
-from tests.reproduce.conftest import record_run, recorded, reseal
+from tests.reproduce.conftest import record_run, recorded, reseal, statuses
 
 REACHER = "Reacher-v4"
 STEPS = 30_000
@@ -91,11 +91,6 @@ def publish(published: Path) -> None:
     for seed in (1, 2, 3):
         scores = {STEPS: -3.6 - 0.1 * seed}
         record_run(smoke(), REACHER, seed, scores, directory=place_of(published))
-
-
-def statuses(plan: Plan) -> list[str]:
-    """The status of every run."""
-    return [run.status for run in plan.runs()]
 
 
 def test_an_uncommitted_change_leaves_published_runs_out_and_is_named(

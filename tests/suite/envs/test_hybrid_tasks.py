@@ -28,15 +28,15 @@ def towards_the_centre(obs: np.ndarray) -> np.ndarray:
     return np.clip(-obs / 0.5, -1.0, 1.0)
 
 
-def scores(choices: np.ndarray, distances: np.ndarray | None = None) -> np.ndarray:
-    """Return every claw's score if it makes these choices, `[T, 40]`, the last one a drop.
+def scores(choices: np.ndarray) -> np.ndarray:
+    """Return every claw's score if it moves straight to the prize by these choices, `[T, 40]`.
 
-    Distances, `[2]`, are the same in every step and claw; None: those that lead to the prize.
+    The last one is a drop.
     """
     env, steps = VectorEnv(CLAW, ENV_SEEDS), []
     env.reset()
     for chosen in choices:
-        moves = towards_the_centre(env.obs) if distances is None else env.obs * 0 + distances
+        moves = towards_the_centre(env.obs)
         steps.append(env.step(np.concatenate([chosen[None, :, None], moves], axis=-1)))
     assert steps[-1].terminations.all()
     return steps[-1].episode_returns[0]
