@@ -207,12 +207,14 @@ def _describe(
     status, error = run.status, run.error
     if status == "damaged":
         status, error = "failed", run.remark or error
-    elif status in ("running", "planned") and run.key in failures:
+    elif status in ("running", "planned", "shorter") and run.key in failures:
         status, error = "failed", failures[run.key]
-    elif status in ("running", "planned") and holders.is_held_of_late(run.directory):
+    elif status in ("running", "planned", "shorter") and holders.is_held_of_late(run.directory):
         status = "running"
     elif status == "running":
         status = "interrupted"
+    elif status == "shorter":
+        status = "planned"  # with more steps than it has
     elif status == "finished" and not math.isfinite(reached):
         window = f"({0.9 * run.env_steps:,.0f}, {run.env_steps:,}]"
         status, error = "failed", f"finished without a {rule} score in {window}"

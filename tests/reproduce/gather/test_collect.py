@@ -201,12 +201,14 @@ def test_a_machine_that_is_gone_runs_nothing(tmp_path: Path) -> None:
 
 def test_every_planned_run_has_one_row_and_those_that_ended_have_a_score(tmp_path: Path) -> None:
     """Killed and crashed runs have evaluations in the window, and still no score."""
-    plan = plan_of(tmp_path, [1, 2, 3, 4, 5, 6])
+    plan = plan_of(tmp_path, [1, 2, 3, 4, 5, 6, 7, 8])
     for seed, status in enumerate(["finished", "diverged", "running", "failed"], start=1):
         record_run(plan, TASK, seed, {950: 10.0 * seed, 1000: 20.0 * seed}, status=status)
+    for seed in (7, 8):  # to be extended
+        record_run(plan, TASK, seed, {500: 1.0}, env_steps=500)
     (plan.directory / TASK / "seed-5").mkdir()
     (plan.directory / TASK / "seed-5" / "run.json").write_text("{")
-    tables = recorded(plan)
+    tables = recorded(plan, {(TASK, 8): "cannot go on"})
     table = tables["runs"]
     assert tuple(table.columns) == COLUMNS["runs"]
     assert table[["seed", "status", "error", "log_tail"]].to_numpy().tolist() == [
@@ -216,10 +218,13 @@ def test_every_planned_run_has_one_row_and_those_that_ended_have_a_score(tmp_pat
         [4, "failed", "exit 1: no memory", "no memory"],
         [5, "planned", "", ""],
         [6, "planned", "", ""],
+        [7, "planned", "", ""],
+        [8, "failed", "cannot go on", ""],
     ]
     assert table["command"][3] == f"python -m agents.sac --task {TASK} --seeds 4"
     assert table["cpu"][0] != ""
-    assert tables["curves"].groupby("seed").size().to_dict() == {1: 2, 2: 2, 3: 2, 4: 2}
+    sizes = tables["curves"].groupby("seed").size().to_dict()
+    assert sizes == {1: 2, 2: 2, 3: 2, 4: 2, 7: 1, 8: 1}
     standard = {"task": TASK, "env_steps": 1000, "rule": "deterministic"}
     finished, diverged = ({**standard, "seed": s, "score": v} for s, v in ((1, 15.0), (2, -7.0)))
     assert tables["scores"].to_dict("records") == [finished]

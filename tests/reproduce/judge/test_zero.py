@@ -110,6 +110,15 @@ def test_the_first_update_is_that_of_the_training_loop(agent: str) -> None:
         assert updates_due(config.update_ratio, beyond - config.num_envs) == 0
 
 
+@pytest.mark.parametrize("agent", AGENTS)
+def test_every_budget_goes_beyond_the_first_update(agent: str) -> None:
+    """A budget whose runs learn nothing would only cost time."""
+    for name, preset in importlib.import_module(f"agents.{agent}").PRESETS.items():
+        for budget in preset.budgets.values():
+            steps = min(budget.env_steps, *budget.env_steps_of.values(), math.inf)
+            assert steps > first_update(preset.config), name
+
+
 @pytest.mark.parametrize(
     ("at", "zero", "reason"),
     [
