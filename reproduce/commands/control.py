@@ -1,12 +1,13 @@
 """`control` runs somebody else's program as a grid of ours."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from reproduce.commands import flags
 from reproduce.commands.grid import plan_table, run_plan
 from reproduce.controls import peer
 from reproduce.controls.publish import check_publishable, publish
-from reproduce.plan.places import check_memory
+from reproduce.plan.places import check_memory, fresh_directory
 from reproduce.plan.request import GRID, SIZE, add_flags, read_request
 from reproduce.plan.status import check_extensions
 from reproduce.run.view import say
@@ -16,7 +17,7 @@ def main(argv: Sequence[str]) -> int:
     """Run somebody else's program as a control; with `--publish` make it a reference."""
     parser = flags.make_parser("control", "run somebody else's program, record it as ours")
     parser.add_argument("peer", help=", ".join(peer.peers()))
-    add_flags(parser, (*GRID, *SIZE, "dry_run"))
+    add_flags(parser, (*GRID, *SIZE, "fresh", "dry_run"))
     parser.add_argument(
         "--publish",
         action="store_true",
@@ -24,6 +25,8 @@ def main(argv: Sequence[str]) -> int:
     )
     options = parser.parse(argv)
     request = read_request(options)
+    if request.fresh:
+        request = replace(request, runs_dir=fresh_directory(request.runs_dir), fresh=False)
     plan = peer.make_control(options.peer, **vars(request))
     check_extensions(plan, plan.runs())
     check_memory(plan)

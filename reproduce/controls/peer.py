@@ -178,7 +178,7 @@ def read_peer(name: str, agent: str) -> Peer:
         verb=("control", name),
         prefix=f"{facts['title']}: ",
         pins=dict(line.split("==", 1) for line in pinned.split() if "==" in line),
-        asked={"device": "auto", "published": True, "workers": None},
+        asked={"device": "auto", "published": True},
         name=name,
         agent=agent,
         sets=of["sets"],

@@ -45,8 +45,7 @@ def keep_declared(plan: "Plan", *, counts_begun: bool = False, own_first: bool =
             raise UsageError(
                 f"{task} was {'published' if key in published else 'started'} with "
                 f"{counted(len(declared[task]), 'declared seed')}: go on with --seeds "
-                f"{_words(declared[task])}, or start anew beside it with --fresh --no-published "
-                "and other --seeds"
+                f"{_words(declared[task])}, or start anew beside it with {_fresh(plan)}"
             )
         if key not in before and not counts_begun and len(seeds) >= MIN_SEEDS:
             _refuse_picking(plan, task, seeds)
@@ -86,9 +85,13 @@ def _refuse_picking(plan: "Plan", task: str, seeds: Sequence[int]) -> None:
     if others and begun & set(seeds):
         raise UsageError(
             f"{task} was begun with seeds {_words(others)}, too, and a verdict leaves none out: "
-            f"use --seeds {_words((*seeds, *others))}, or start anew beside them with --fresh "
-            "--no-published and other --seeds"
+            f"use --seeds {_words((*seeds, *others))}, or start anew beside them with "
+            f"{_fresh(plan)}"
         )
+
+
+def _fresh(plan: "Plan") -> str:
+    return "--fresh " + "--no-published " * plan.published + "and other --seeds"
 
 
 def _words(seeds: Sequence[int]) -> str:

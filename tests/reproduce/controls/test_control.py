@@ -6,6 +6,7 @@ Small scripts, run by a Python that has the standard library alone, stand in for
 import dataclasses
 import importlib
 import os
+import shlex
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -32,7 +33,7 @@ from suite.record.records import KEYS, SCHEMA_VERSION, read_record
 from suite.settings import presets
 from suite.settings.presets import BUDGETS, read_presets, read_source
 from tests.messages import refused
-from tests.reproduce.conftest import read_sources_from, recorded
+from tests.reproduce.conftest import Say, read_sources_from, recorded
 from tests.reproduce.run.boards import ends, ignore
 from tests.runs import tree
 
@@ -305,6 +306,24 @@ def test_seeds_are_declared_before_runs(install: Install, tmp_path: Path, source
         publish(plan_of(tmp_path, num_seeds=5))
     with refused():
         plan_of(tmp_path, num_seeds=None, seeds=[1, 3, 4], env_steps=450)
+
+
+def test_advice_uses_flags_that_a_control_has(
+    install: Install, tmp_path: Path, say: Say, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What refuses other seeds says how to start anew; the command that goes on can be run."""
+    monkeypatch.chdir(tmp_path)
+    plan = plan_of(Path("runs"), workers=1)
+    save_plan(plan)
+    words = ["control", "fake", "a2c", "classic", "--tasks", "CartPole-v1", "--env-steps", "500"]
+    status, _, error = say([*words, "--seeds", "1", "4"])
+    assert (status, "with --fresh and other --seeds" in error) == (2, True)
+    status, out, error = say([*words, "--seeds", "1", "4", "--fresh", "--dry-run"])
+    assert (status, error) == (0, "")
+    assert "runs/fresh-1/" in out
+    again = shlex.split(command(plan))
+    assert "--workers" in again
+    assert say([*again[again.index("control") :], "--dry-run"])[::2] == (0, "")
 
 
 def test_a_second_task_joins_the_first(install: Install, tmp_path: Path, sources: Path) -> None:
