@@ -124,7 +124,7 @@ class SuiteVerdict:
     ci_high: float = math.nan
     margin: float = MARGIN_FRACTION
     p_below: float = math.nan  # by the declared seeds
-    left_out: str = ""  # tasks that do not count, each with the reason
+    left_out: str = ""  # tasks that do not count, by the reason
     note: str = ""
 
 
@@ -279,9 +279,12 @@ def judge_suite(judged: Mapping[str, Judged], absent: Sequence[str] = ()) -> Sui
     standard deviation over runs. Those that are `absent` from the plan are named: who chooses the
     tasks can choose the verdict.
     """
-    reasons = {task: each.left_out for task, each in judged.items() if each.left_out}
-    reasons |= {", ".join(absent): "not planned"} if absent else {}
-    left_out = "; ".join(f"{task}: {reason}" for task, reason in reasons.items())
+    tasks = {each.left_out: list[str]() for each in judged.values() if each.left_out}
+    for task, each in judged.items():
+        if each.left_out:
+            tasks[each.left_out].append(task)
+    tasks |= {"not planned": [*absent]} if absent else {}
+    left_out = "; ".join(f"{', '.join(named)}: {reason}" for reason, named in tasks.items())
     taken = [each for each in judged.values() if not each.left_out]
     declared = [each.declared for each in taken if each.declared is not None]
     if len(taken) < MIN_TASKS:

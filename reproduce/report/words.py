@@ -119,12 +119,8 @@ def explain_suite(suite: Mapping[str, Any]) -> str:
         )
     elif suite["verdict"] != "not judged":  # of too few tasks the note says that there will be none
         said.append("No mean over tasks yet")
-    tasks: dict[str, list[str]] = {}  # by the reason why they are left out
-    for entry in (suite["left_out"] or "").split("; "):
-        task, _, reason = entry.partition(": ")
-        tasks.setdefault(f": {reason}" if reason else "", []).append(task)
-    left_out = "; ".join(", ".join(names) + reason for reason, names in tasks.items())
-    return _sentences([*said, f"Left out: {left_out}" if left_out else "", suite["note"] or ""])
+    left_out = f"Left out: {suite['left_out']}" if suite["left_out"] else ""
+    return _sentences([*said, left_out, suite["note"] or ""])
 
 
 def verdict_words(row: Mapping[str, Any]) -> str:

@@ -2,6 +2,7 @@
 
 import dataclasses
 from collections.abc import Sequence
+from dataclasses import asdict
 
 import numpy as np
 import pandas as pd
@@ -24,6 +25,7 @@ from reproduce.judge.verdicts import (
     verdict_table,
 )
 from reproduce.judge.zero import Scale, Zero
+from reproduce.report.words import explain_suite
 from tests.reproduce.conftest import reference
 
 NAN = float("nan")
@@ -333,15 +335,22 @@ def test_where_nothing_was_learned_no_score_of_ours_changes_the_verdict(scores) 
 
 
 def test_a_suite_says_what_it_leaves_out_and_why() -> None:
-    """No reference, no margin, a reference near a random policy: named, and not in the mean."""
+    """No reference, no margin, a reference near a random policy: named, and not in the mean.
+
+    A reason is said once, whatever stands in it.
+    """
     near = judged_at(spread_scores(0.0, 2.0, 5), 5, scale(reference(100.0, 51.0, 10)))
     none = judged_at([5.0], 1, scale(None))
-    verdict = judge_suite({"A": FINE, "B": FINE, "Near": near, "None": none}, ["Poor", "Worse"])
+    two = judged_at([5.0] * 3, 3, scale(reference(100.0, 5.0, 2)))
+    tasks = {"A": FINE, "Two": two, "B": FINE, "Near": near, "None": none, "Pair": two}
+    verdict = judge_suite(tasks, ["Poor", "Worse"])
     assert (verdict.verdict, verdict.num_tasks) == ("reproduced", 2)
     assert verdict.left_out == (
+        "Two, Pair: the reference has two runs; at least 3 are needed; "
         "Near: its reference is within two standard deviations of the zero; "
         "None: no comparable reference at this step and rule; Poor, Worse: not planned"
     )
+    assert f"Left out: {verdict.left_out}." in explain_suite(asdict(verdict))
     alone = judge_suite({"A": FINE, "None": none})
     assert (alone.verdict, alone.num_tasks) == ("not judged", 1)
 
