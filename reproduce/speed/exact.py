@@ -165,9 +165,9 @@ def _changes(before: Counts, now: Counts) -> list[str]:
         if old.get(operator) != new.get(operator)
     ]
     return changes + [
-        f"{name} {before.get(name):,} -> {now[name]:,}"
+        f"{name} {before.get(name, 0):,} -> {now[name]:,}"
         for name in now
-        if name != "operators" and before.get(name) != now[name]
+        if name != "operators" and before.get(name, 0) != now[name]
     ]
 
 

@@ -86,11 +86,12 @@ def test_counts_do_not_depend_on_the_processor() -> None:
 
 
 def test_an_undeclared_workload_names_the_command(path: Path) -> None:
-    """A new update is declared like a changed one."""
-    exact.write({}, path)
-    (finding,) = exact.judge({"step": {"operators": {}, "flops": 2}}, path)
-    assert finding.alarm
-    assert exact.DECLARE in finding.text
+    """A new update, and a new count, are declared like a changed one."""
+    for known in ({}, {"step": {"operators": {}}}):
+        exact.write(known, path)
+        (finding,) = exact.judge({"step": {"operators": {}, "flops": 2}}, path)
+        assert finding.alarm
+        assert exact.DECLARE in finding.text
 
 
 def test_every_agent_has_an_update_that_is_counted() -> None:
