@@ -89,7 +89,8 @@ def _run_sweep(request: Request, cluster: Cluster | None, chosen: Sequence[Seque
     console.print(sweep.plan_table(variants))
     if request.dry_run:
         return 0
-    path = root / f"sweep-{request.agent}-{request.suite}.csv"
+    name = f"sweep-{plans[0].name.replace('/', '-')}-{folder_name(sweep.swept(plans))}"
+    path = root / f"{name}.csv"
     status = sweep.run(variants, path, console, partial(_train, console=console))
     if request.open and status != 130:
         webbrowser.open(path.with_suffix(".svg").absolute().as_uri())

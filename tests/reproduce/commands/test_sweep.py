@@ -128,10 +128,11 @@ def test_from_command_to_table(tmp_path: Path, say: Say, monkeypatch: pytest.Mon
     for plan in plans:
         assert f"{plan.directory}/index.html" in out
         assert (plan.directory / "index.html").exists()
-    assert (tmp_path / "runs" / "sweep-sac-classic.csv").exists()
-    assert "curves: runs/sweep-sac-classic.png, .svg, .pdf" in " ".join(out.split())
+    name = f"sweep-sac-classic-{plans[0].source}-gamma"
+    assert (tmp_path / "runs" / f"{name}.csv").exists()
+    assert f"learning curves: runs/{name}.png, .svg, .pdf" in " ".join(out.split())
     assert mirrors == [(plan.directory, "tensorboard") for plan in plans]
-    assert opened == [(tmp_path / "runs" / "sweep-sac-classic.svg").as_uri()]
+    assert opened == [(tmp_path / "runs" / f"{name}.svg").as_uri()]
 
 
 def test_a_report_on_a_sweeps_folder_names_its_variants(
