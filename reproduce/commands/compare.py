@@ -27,9 +27,6 @@ def compare(runs_a: Path, runs_b: Path) -> list[dict[str, Any]]:
     rule; runs without a score there are `left_out`. The interval is Welch's 95 % interval of the
     difference B - A (NaN with fewer than two scores on a side); `speed_ratio` is median B over
     median A environment steps per second.
-
-    Raises:
-        UsageError: if a folder has no finished runs, they share no task, or their rules differ.
     """
     for runs in (runs_a, runs_b):
         if not runs.is_dir():

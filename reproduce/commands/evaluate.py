@@ -92,11 +92,6 @@ def evaluate_run(
 
     Arguments are those of the command. Each episode has an environment of its own; `sampled` None:
     actions as the run itself was scored.
-
-    Raises:
-        UsageError: if the folder holds no readable policy, or one that differs from its manifest,
-            or of another task than `task_from`, `episodes` is below 1, `seed` below 0, no
-            evaluation was recorded, or the video cannot be made.
     """
     require(episodes >= 1, "--episodes must be at least 1", episodes)
     require(seed >= 0, "--seed must be at least 0", seed)
@@ -217,8 +212,7 @@ def film_episode(episode: Episode, film: Path, words: str) -> str:
 def _steps(episode: Episode) -> Iterator[VectorEnv]:
     """Play an episode again; yield the environment before the first step and after each.
 
-    Raises:
-        UsageError: at the end, if the return is not the one that was scored.
+    Another return than was scored is refused at the end.
     """
     env = VectorEnv(episode.task, np.array([[episode.env_seed]]), render=True)
     env.reset()

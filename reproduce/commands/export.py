@@ -32,10 +32,6 @@ def export_onnx(run: Path, file: Path, *, best: bool = False) -> list[str]:
 
     Returns:
         a line for the input and the output: name, type and shape.
-
-    Raises:
-        UsageError: without a readable policy or the packages, for a damaged run, a policy with a
-            memory or bfloat16, or a file that cannot be written.
     """
     if file.suffix != ".onnx" or not file.parent.is_dir():
         raise UsageError(f"--onnx: {file} must end in .onnx, in a folder that is there")

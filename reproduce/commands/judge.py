@@ -44,10 +44,6 @@ def judge_curves(
     of its training episodes; or it is a grid's `curves.csv`, which has a column `rule` and gives
     the grid's own scores. Without `env_steps`, t is of each task the last step that all of its runs
     have reached.
-
-    Raises:
-        UsageError: for an unknown name, rows of another rule than the source's, or a run without a
-            score at t.
     """
     rule, from_grid = _rule_of(agent, curves, source), curves.rule is not None
     are_episodes = rule == "training" and not from_grid
@@ -131,16 +127,14 @@ def score_runs(
     """Return t, and the score of each run of one task at t, by seed; reward units.
 
     By rule `training`, episodes that end on t itself are rare: a run that has one in (0.9 t, t]
-    counts as one that reached t. A row of a grid's table is then the score at its own step.
+    counts as one that reached t. A row of a grid's table is then the score at its own step. Errors
+    do not name file and task.
 
     Args:
         rows: `seed`, `env_steps`, `mean_return` of the task.
         rule: that they were measured by.
         from_grid: whether a grid made the table, so that rows of rule `training` are scores.
         env_steps: t; None: the last step that all runs have reached.
-
-    Raises:
-        UsageError: if a run ends before t or has no score there, without the file and the task.
     """
     ends = rows.groupby("seed")["env_steps"].max()
     steps = int(ends.min()) if env_steps is None else env_steps

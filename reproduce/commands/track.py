@@ -87,11 +87,7 @@ def check_kind(kind: str) -> None:
 
 
 class Mirror:
-    """The mirror of one run, in the folder `root / name`.
-
-    Raises:
-        UsageError: if the mirror's folder is a run's, or lies elsewhere.
-    """
+    """The mirror of one run, in the folder `root / name`."""
 
     def __init__(self, run: Path, root: Path, name: str, kind: str) -> None:
         self._run, self._folder, self._name, self._kind = run, root / name, name, kind
@@ -177,12 +173,7 @@ def mirrored(plan: Plan, kind: str, say: Callable[[str], None]) -> Iterator[None
 
 
 def mirror(kind: str, runs: Path, logdir: Path) -> int:
-    """Mirror every run below a folder, each into its own folder of `logdir`; return their number.
-
-    Raises:
-        UsageError: for an unknown kind, without its package, if there is no run below `runs`, or
-            if nothing can be written to `logdir`.
-    """
+    """Mirror every run below a folder into its own folder of `logdir`; return their number."""
     check_kind(kind)
     folders = [record.parent for record in sorted(runs.rglob("run.json"))]
     if not folders:

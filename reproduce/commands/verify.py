@@ -52,9 +52,6 @@ def verify(agent: str, run: Path, seconds: float) -> tuple[int, str]:
 
     Returns:
         the exit status, 1 if a row differs where none may, and the result in a line.
-
-    Raises:
-        UsageError: if it is not a finished run of this agent, or cannot be made again here.
     """
     check_agent(agent)
     record = read_record(run)
@@ -99,8 +96,7 @@ def compare(ours: Path, theirs: Path) -> tuple[int, str]:
 def _make_again(record: Mapping[str, Any], folder: Path, seconds: float) -> Path:
     """Train until the time is over and it has learned; return the folder of the record's seed.
 
-    Raises:
-        UsageError: if it fails, with its last line, or learns nothing in `LONGEST` times the time.
+    It is given up after `LONGEST` times the time.
     """
     order, out, log = folder / "order.json", folder / "today", folder / "today.log"
     order.write_text(json.dumps({"record": record, "out": str(out)}))

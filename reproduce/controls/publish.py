@@ -36,10 +36,7 @@ def publish(plan: Plan) -> Path:
     The runs are those that were declared before any was made: who adds some after a look at the
     others can choose the reference.
 
-    What was published of other agents, suites and tasks stays.
-
-    Raises:
-        UsageError: if a run is not finished, or as `check_publishable`.
+    What was published of other agents, suites and tasks stays. Every run must be finished.
     """
     check_publishable(plan)
     runs = collect.collect(plan, runs_of(plan, reads_tables=True))["runs"]
@@ -65,9 +62,6 @@ def check_publishable(plan: Plan) -> None:
     Such a control has runs that end between two evaluations, seeds other than the declared ones, a
     rule or interval other than before, or settings other than those of published tasks that it does
     not run again.
-
-    Raises:
-        UsageError: naming the reason.
     """
     interval = plan.config.evaluation_interval
     for task, steps in plan.env_steps.items():

@@ -61,9 +61,6 @@ def read_curves(
         paths: CSV files, and folders of runs that TensorBoard or SB3's `Monitor` recorded.
         columns: names of columns in the files (TensorBoard: of values), by ours.
         task: that of all runs, whatever the files say.
-
-    Raises:
-        UsageError: naming the file, the column, and the row if a cell is wrong.
     """
     names, owners, tables = columns or {}, dict[tuple[str, int], str](), []
     for name, rows in (part for path in paths for part in _parts(path, names)):

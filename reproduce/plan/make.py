@@ -116,9 +116,6 @@ def refuse_scoreless(config: Any) -> None:
     """Refuse a run in which no training episode can end, if these are what is scored.
 
     A policy that learns is taken to play no shorter episodes than a random one.
-
-    Raises:
-        UsageError: naming a number of steps that gives a score.
     """
     task = config.find_task()
     known = baseline_scores().get((task.name, task.protocol), Zero())

@@ -27,9 +27,6 @@ def read_table(path: Path) -> pd.DataFrame:
 
     Where there is only its compressed form, `path`.xz, that is read. A file that cannot be opened,
     or lacks a whole row, gives an empty table.
-
-    Raises:
-        UsageError: if the file is not a table of numbers with the columns that it should have.
     """
     try:
         content = read_plain(path)

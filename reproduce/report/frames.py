@@ -42,11 +42,7 @@ Credits = Mapping[str, Mapping[str, str]]
 
 
 def checked(frame: pd.DataFrame, schema: Mapping[str, str]) -> pd.DataFrame:
-    """Return the schema's columns in its types.
-
-    Raises:
-        UsageError: If a column is missing or holds something else.
-    """
+    """Return the schema's columns in its types."""
     try:
         return frame[list(schema)].astype(dict(schema)).reset_index(drop=True)
     except (KeyError, TypeError, ValueError) as error:

@@ -54,9 +54,6 @@ def read_table(directory: Path, name: str) -> pd.DataFrame:
     Returns:
         The rows with every column of `COLUMNS[name]`; empty if the file is missing. Only an empty
         cell counts as missing, so a task may be called `NA`.
-
-    Raises:
-        UsageError: If the file is larger than `LARGEST_TABLE`, or none.
     """
     columns, path = list(COLUMNS[name]), directory / f"{name}.csv"
     if not path.exists():
@@ -82,12 +79,7 @@ def verdict_rows(directory: Path) -> list[dict[str, Any]]:
 
 
 def read_report(directory: Path) -> dict[str, Any]:
-    """Read `report.json`; missing entries are empty.
-
-    Raises:
-        UsageError: If it cannot be read.
-        FileNotFoundError: If there is none.
-    """
+    """Read `report.json`; missing entries are empty."""
     try:
         report = read_json(directory / "report.json")
     except ValueError as error:

@@ -209,11 +209,7 @@ class Server:
             self._process.stdin.flush()
 
     def read(self, limit: float) -> dict[str, Any]:
-        """Return the next answer.
-
-        Raises:
-            UsageError: if it is an error, or none comes in so many seconds; the process is ended.
-        """
+        """Return the next answer; an error, or none in so many seconds, ends the process."""
         assert self._process.stdout is not None
         answer = {"error": f"gave no answer for {limit:g} s"}
         if select.select([self._process.stdout], [], [], limit)[0]:

@@ -197,9 +197,6 @@ def made_by_gymnasium(task: Task) -> tuple[str, dict[str, Any], list[Callable[[A
 
     Frames are skipped, scaled and stacked by gymnasium's own wrappers. A lost life ends nothing:
     `AtariPreprocessing` would restart the game, which envpool goes on with.
-
-    Raises:
-        UsageError: where gymnasium lacks the task, or what it needs is not installed.
     """
     import gymnasium
 

@@ -54,11 +54,7 @@ class Cell(NamedTuple):
 
 
 class Server(processes.Server):
-    """A process with one engine, once it is ready; see `serve.py`.
-
-    Raises:
-        UsageError: by any call, in one line, if the engine cannot do it; the process is then ended.
-    """
+    """A process with one engine, once it is ready; see `serve.py`."""
 
     def __init__(self, engine: str, cell: Cell) -> None:
         if engine in PROCESSES and cell.num_envs > PROCESSES_PER_CORE * num_cores():
@@ -211,11 +207,7 @@ def _index(table: pd.DataFrame, keys: list[str]) -> pd.MultiIndex:
 
 
 def read(path: Path) -> pd.DataFrame:
-    """Read a tidy table.
-
-    Raises:
-        UsageError: if it is none.
-    """
+    """Read a tidy table."""
     try:
         table = pd.read_csv(path, keep_default_na=False, na_values=[""], dtype={"note": "str"})
         return table[list(COLUMNS)]

@@ -110,11 +110,7 @@ def _torch() -> str:
 
 
 def count_all(names: Sequence[str] = UPDATES) -> dict[str, Counts]:
-    """Return the counts of updates by name, made in a process held to `INSTRUCTIONS`.
-
-    Raises:
-        UsageError: for a workload that is not an update.
-    """
+    """Return the counts of updates by name, made in a process held to `INSTRUCTIONS`."""
     workloads.check_names(names, UPDATES, "update")
     command = [sys.executable, "-m", "reproduce.speed.exact", *names]
     made = subprocess.run(command, cwd=ROOT, env=os.environ | INSTRUCTIONS, capture_output=True)
@@ -132,9 +128,6 @@ def judge(counts: Mapping[str, Counts], path: Path = BASELINE) -> list[Finding]:
     """Compare counts with the baseline: any difference is an alarm.
 
     With another version of torch nothing is compared, and the findings say so.
-
-    Raises:
-        UsageError: without a baseline.
     """
     try:
         baseline = json.loads(path.read_bytes())

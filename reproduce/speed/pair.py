@@ -133,10 +133,6 @@ def judge_against(revision: str, names: Sequence[str]) -> Iterator[Finding]:
     A workload that seems slower is measured again by processes started anew, and alarms if it does
     so `STARTS` times. Work that the other commit cannot do (it may lack the function) is skipped in
     one line. If no file that the workloads run differs, nothing is measured.
-
-    Raises:
-        UsageError: for a revision that git does not know, an unknown workload, or one that this
-            tree cannot do.
     """
     workloads.check_names(names, workloads.WORKLOADS)
     with other_tree(revision) as tree:
@@ -157,11 +153,7 @@ def judge_against(revision: str, names: Sequence[str]) -> Iterator[Finding]:
 
 @contextmanager
 def other_tree(revision: str) -> Iterator[Path]:
-    """Unpack a commit of this repository into a temporary folder.
-
-    Raises:
-        UsageError: for a revision that git does not know.
-    """
+    """Unpack a commit of this repository into a temporary folder."""
     try:
         content = _git("archive", revision)
     except (OSError, subprocess.CalledProcessError):

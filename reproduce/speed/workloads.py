@@ -222,11 +222,7 @@ def check_names(names: Sequence[str], known: Collection[str], what: str = "workl
 
 
 def build(names: Sequence[str]) -> dict[str, Work]:
-    """Build workloads by name.
-
-    Raises:
-        UsageError: for an unknown name.
-    """
+    """Build workloads by name."""
     check_names(names, WORKLOADS)
     hardware.use_threads(1)
     works = {}
