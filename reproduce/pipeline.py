@@ -201,7 +201,6 @@ def _describe(plan: Plan, verdicts: pd.DataFrame) -> dict[str, Any]:
         "suite": plan.suite,
         "source": plan.source,
         "judged_by": plan.preset.judged_by,
-        "protocol": find_task(plan.tasks[0], plan.protocol).protocol,
         "budget": plan.budget,
         "suite_tasks": list(plan.preset.tasks or find_suite(plan.suite)),
         "env_steps": dict(plan.env_steps),

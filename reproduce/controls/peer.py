@@ -36,7 +36,7 @@ PEERS = ROOT / ".venv-peers"
 RUN = GLUE / "run.py"
 SUFFIX = "_control"
 """Of the names of sources that were made here."""
-FACTS = ("title", "repository", "commit", "licence", "families", "publishes")
+FACTS = ("title", "repository", "commit", "licence", "families")
 OURS = ("task", "seeds", "env_steps", "device", "num_threads", "log_interval")
 OURS += ("evaluation_rule", "evaluation_interval", "evaluation_episodes")
 """Fields of a configuration that say what is run and measured, not how it learns."""
@@ -57,8 +57,6 @@ class Peer(Maker):
     """Of the tasks that its glue can make."""
     actions: Sequence[str]
     """Kinds of actions that its glue can learn with this agent."""
-    publishes: Sequence[str]
-    """Sources whose curves are its own project's."""
     sets: Sequence[str]
     """Settings that the glue hands over."""
     choices: Mapping[str, Sequence[Any]]

@@ -70,7 +70,6 @@ class ReferenceScore:
     """Score of one source on one task at one step, over its runs; reward units."""
 
     source: str
-    env_id: str
     env_steps: int
     """Step of the score, which covers (0.9 env_steps, env_steps] unless the source states it."""
     mean: float
@@ -208,7 +207,6 @@ def reference_score(
         return None
     return ReferenceScore(
         source=held.entry.source,
-        env_id=held.env_id,
         env_steps=env_steps,
         mean=mean,
         std=std,
@@ -308,9 +306,9 @@ def coverage(agent: str, source: str) -> pd.DataFrame:
 
 
 def credits_of(agent: str, names: Iterable[str]) -> dict[str, dict[str, str]]:
-    """Return sources' names, titles, licences and links, for readers, by folder.
+    """Return sources' names, titles and links, for readers, by folder.
 
-    `name`, `title`, `licence`, and addresses of `paper` and `code`, empty where there is none.
+    `name`, `title`, and addresses of `paper` and `code`, empty where there is none.
     """
     credits = {}
     for name in names:
@@ -322,7 +320,6 @@ def credits_of(agent: str, names: Iterable[str]) -> dict[str, dict[str, str]]:
         credits[name] = {
             "name": name_of(name),
             "title": title,
-            "licence": said.get("licence", ""),
             "paper": _known().get(name, {}).get("paper")
             or (f"https://arxiv.org/abs/{stated[1]}" if stated else ""),
             "code": code.format(**said) if {"repository", "commit"} <= said.keys() else "",

@@ -6,7 +6,6 @@ source's settings on one task. Its speeds are scaled by how fast this machine mu
 
 import csv
 import time
-from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -53,16 +52,13 @@ def read_speeds(path: Path = SPEEDS) -> tuple[Speed, ...]:
         return tuple(Speed(*(types[name](row[name]) for name in Speed._fields)) for row in rows)
 
 
-def find_speed(
-    agent: str, source: str, task: str, device: str, speeds: Sequence[Speed] | None = None
-) -> Speed | None:
+def find_speed(agent: str, source: str, task: str, device: str) -> Speed | None:
     """Return the speed measured on a task, or on the one of its family with the nearest size.
 
     Of equally near ones it is the slowest; None without any. Versions of a task count as the same.
     """
-    rows = read_speeds() if speeds is None else speeds
     key = (agent, source, device.partition(":")[0])
-    rows = [row for row in rows if (row.agent, row.source, row.device) == key]
+    rows = [row for row in read_speeds() if (row.agent, row.source, row.device) == key]
     wanted = find_task(task)
 
     def distance(row: Speed) -> tuple[bool, int, float]:

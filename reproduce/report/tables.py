@@ -84,7 +84,7 @@ def read_report(directory: Path) -> dict[str, Any]:
         report = read_json(directory / "report.json")
     except ValueError as error:
         raise UsageError(f"unreadable {directory / 'report.json'}: {error}") from None
-    names = ("agent", "suite", "source", "judged_by", "judge", "budget", "last_run_ended_at")
+    names = ("agent", "suite", "source", "judged_by", "budget", "last_run_ended_at")
     said: dict[str, Any] = dict.fromkeys((*names, "command"), "")
     said |= {key: {} for key in ("env_steps", "config", "versions", "hardware", "sources")}
     said |= {key: [] for key in ("suite_tasks", "seeds", "departures")}

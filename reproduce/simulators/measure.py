@@ -7,7 +7,7 @@ import os
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -224,10 +224,10 @@ def medians(table: pd.DataFrame) -> pd.DataFrame:
     return groups[numbers].median().join(speeds).reset_index()
 
 
-def busy_cores(seconds: float = 1.0, sleep: Callable[[float], None] = time.sleep) -> float:
+def busy_cores() -> float:
     """Return the mean number of this machine's cores that work, or that others take from it."""
     before, started = _idle_seconds(), time.perf_counter()
-    sleep(seconds)
+    time.sleep(1.0)
     idle = (_idle_seconds() - before) / (time.perf_counter() - started)
     return max(0.0, (os.cpu_count() or 1) - idle)
 

@@ -49,18 +49,15 @@ def count_flops(repeat: Work) -> int:
     return counter.get_total_flops()
 
 
-def simulator(task: str, num_envs: int, num_threads: int = 1) -> Work:
-    """Step envpool itself, without our adapter."""
-    env, actions = _environment(task, num_envs, num_threads)
-    pool, kind = env._pool, np.float64 if env.action_shape else np.int32
-    rows = cycle([a.reshape(num_envs, *env.action_shape).astype(kind) for a in actions])
-    return lambda: (pool.send(next(rows)), pool.recv())
-
-
 def adapter(task: str, num_envs: int) -> Work:
     """Make a vector step through the adapter, simulator included."""
-    env, actions = _environment(task, num_envs)
-    rows = cycle(actions)
+    env = VectorEnv(find_task(task), environment_seeds([1], num_envs, "benchmark"))
+    env.reset()
+    draws, size = np.random.default_rng(0), (64, 1, num_envs, *env.action_shape)
+    if env.action_shape:
+        rows = cycle(draws.uniform(env.action_low[0], env.action_high[0], size))
+    else:
+        rows = cycle(draws.integers(0, env.num_actions, size))
     return lambda: env.step(next(rows))
 
 
@@ -230,19 +227,6 @@ def build(names: Sequence[str]) -> dict[str, Work]:
         torch.manual_seed(0)
         works[name] = WORKLOADS[name]()
     return works
-
-
-def _environment(
-    task: str, num_envs: int, num_threads: int = 1
-) -> tuple[VectorEnv, list[np.ndarray]]:
-    """Return an environment and 64 random actions for it, `[1, N, ...]` each."""
-    seeds = environment_seeds([1], num_envs, "benchmark")
-    env = VectorEnv(find_task(task), seeds, num_threads=num_threads)
-    env.reset()
-    draws, size = np.random.default_rng(0), (64, 1, num_envs, *env.action_shape)
-    if env.action_shape:
-        return env, list(draws.uniform(env.action_low[0], env.action_high[0], size))
-    return env, list(draws.integers(0, env.num_actions, size))
 
 
 def _normal(draws: np.random.Generator, *shape: int) -> torch.Tensor:

@@ -20,20 +20,25 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from functools import partial
 from importlib import import_module
+from itertools import cycle
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from rich.console import Console
 from rich.table import Table
 
 from reproduce import ROOT
 from reproduce.plan.speeds import warm_up_steps
-from reproduce.speed.workloads import simulator
+from reproduce.speed.workloads import Work
 from suite.base import hardware
 from suite.base.errors import UsageError, nearest
 from suite.base.files import write_json
+from suite.base.randomness import environment_seeds
 from suite.draws import Draws
+from suite.envs.tasks import find_task
+from suite.envs.vector_env import VectorEnv
 from suite.settings.command_line import Parser, run_main
 from tests.benchmarks.speeds import Meter, train, warm_config
 
@@ -138,10 +143,24 @@ def ceilings(options: argparse.Namespace) -> Iterator[Row]:
     for task, num_envs in ((HALF_CHEETAH, 64), (PONG, 32)):
         for count in threads if device.type == "cuda" else threads[:1]:
             envs = num_envs if device.type == "cuda" else 2
-            work = simulator(task, envs, num_threads=count)
+            work = simulator(task, envs, count)
             speed = envs * rate(work, seconds, torch.device("cpu"))
             name = f"simulator, {task}, {envs} environments, {count} threads"
             yield Row(name, speed, "steps/s")
+
+
+def simulator(task: str, num_envs: int, num_threads: int) -> Work:
+    """Step envpool itself by random actions, without our adapter."""
+    seeds = environment_seeds([1], num_envs, "benchmark")
+    env = VectorEnv(find_task(task), seeds, num_threads=num_threads)
+    env.reset()
+    draws, size = np.random.default_rng(0), (64, num_envs, *env.action_shape)
+    if env.action_shape:
+        rows = cycle(draws.uniform(env.action_low, env.action_high, size))
+    else:
+        rows = cycle(draws.integers(0, env.num_actions, size, np.int32))
+    pool = env._pool
+    return lambda: (pool.send(next(rows)), pool.recv())
 
 
 def _products(device: torch.device, seconds: float) -> Iterator[Row]:

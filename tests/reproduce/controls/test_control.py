@@ -43,7 +43,6 @@ repository = "somebody/library"
 commit = "0123456789012345678901234567890123456789"
 licence = "MIT"
 families = ["classic"]
-publishes = ["rl_zoo"]
 
 [a2c]
 actions = ["discrete"]

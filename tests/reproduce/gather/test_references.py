@@ -450,6 +450,6 @@ def test_every_source_is_named_as_people_know_it() -> None:
     assert rl_zoo["rl_zoo"]["name"] == "RL Zoo (SB3)"
     assert rl_zoo["rl_zoo"]["code"].startswith("https://github.com/DLR-RM/rl-trained-agents/tree/")
     assert rl_zoo["unheard_of"] == {"name": "unheard_of"} | dict.fromkeys(
-        ("title", "licence", "paper", "code"), ""
+        ("title", "paper", "code"), ""
     )
     assert credits_of("sac", ["paper"])["paper"]["paper"] == "https://arxiv.org/abs/1812.05905"

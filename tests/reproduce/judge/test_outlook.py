@@ -172,16 +172,19 @@ def test_an_estimate_is_its_parts(
     assert run_seconds(speed, config, relative_speed=2.0) == pytest.approx(sum(parts) / 2)
 
 
-def test_a_task_that_was_not_measured_is_as_fast_as_the_one_most_like_it() -> None:
+def test_a_task_that_was_not_measured_is_as_fast_as_the_one_most_like_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """By its family and the size of observations; the slower of two."""
     measured = {"Hopper-v4": 50.0, "Reacher-v4": 40.0, "Humanoid-v4": 10.0, "CartPole-v1": 1.0}
     rows = [
         Speed("a2c", "me", task, "cpu", "x", 1.0, 1.0, speed, speed, 0.0, 400, "")
         for task, speed in measured.items()
     ]
+    monkeypatch.setattr("reproduce.plan.speeds.read_speeds", lambda: rows)
 
     def found(task: str, source: str = "me", device: str = "cpu") -> float | None:
-        speed = find_speed("a2c", source, task, device, rows)
+        speed = find_speed("a2c", source, task, device)
         return speed and speed.env_steps_per_second
 
     assert [found(task) for task in ("Hopper-v4", "Hopper-v5", "Humanoid-v3")] == [50.0, 50.0, 10.0]
