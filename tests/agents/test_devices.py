@@ -215,15 +215,25 @@ def test_a_gpu_learns_from_graphs_what_it_learns_from_kernels(
         torch.testing.assert_close(ours, theirs, atol=bound, rtol=bound)
 
 
+def without_memory(numbers: Tensor) -> None:
+    """Find no memory in a capture."""
+    if stand_in_gpu.thread.graph is not None:
+        raise torch.OutOfMemoryError("CUDA out of memory")
+
+
 @pytest.mark.parametrize(
-    ("mistake", "reason"),
+    ("mistake", "error", "reason"),
     [
-        (lambda numbers: numbers.sum().item(), "operation not permitted .* capturing"),
-        (lambda numbers: numbers + torch.ones(3).to(DEVICE), "a copy from the host"),
+        (lambda numbers: numbers.sum().item(), UsageError, "operation not permitted .* capturing"),
+        (lambda numbers: numbers + torch.ones(3).to(DEVICE), UsageError, "a copy from the host"),
+        (without_memory, torch.OutOfMemoryError, ""),  # which says how many seeds fit
     ],
 )
 def test_an_update_that_cannot_be_captured_ends_the_run(
-    mistake: Callable[[Tensor], object], reason: str, monkeypatch: pytest.MonkeyPatch
+    mistake: Callable[[Tensor], object],
+    error: type[Exception],
+    reason: str,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """With the first error, not with the one of ending the capture, and with the remedy."""
 
@@ -233,23 +243,8 @@ def test_an_update_that_cannot_be_captured_ends_the_run(
 
     with installed(monkeypatch):
         graphs = Graphs(step, lambda number: 0, [], DEVICE)
-        with pytest.raises(UsageError, match=rf"captured .*{reason}.*: --no-cuda-graphs"):
-            graphs(0, torch.ones(3, device=DEVICE))
-
-
-def test_a_capture_without_memory_is_told_as_any_lack_of_it(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """So that the run says how many seeds fit, instead of blaming graphs."""
-
-    def step(number: int, numbers: Tensor) -> dict[str, Tensor]:
-        if stand_in_gpu.thread.graph is not None:
-            raise torch.OutOfMemoryError("CUDA out of memory")
-        return {}
-
-    with installed(monkeypatch):
-        graphs = Graphs(step, lambda number: 0, [], DEVICE)
-        with pytest.raises(torch.OutOfMemoryError):
+        said = f"captured .*{reason}.*: --no-cuda-graphs" if reason else "CUDA out of memory"
+        with pytest.raises(error, match=said):
             graphs(0, torch.ones(3, device=DEVICE))
 
 

@@ -6,7 +6,6 @@ What is opened for writing, and what is started, is seen by an audit hook of the
 import contextlib
 import json
 import os
-import pickle
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -29,15 +28,12 @@ from reproduce.plan.request import SAVED
 from suite.base.errors import UsageError
 from suite.base.randomness import environment_seeds
 from suite.envs.vector_env import VectorEnv
-from suite.record.records import read_record
-from tests.bombs import Bomb
 from tests.reproduce.conftest import (
     TASK,
     Say,
     leave_out_charts,
     pendulum,
     record_run,
-    recorded,
     reseal,
     saved,
 )
@@ -314,23 +310,3 @@ def test_one_bad_run_never_sinks_a_report(
         assert tables["verdicts"].num_seeds[0] >= 1
 
     check()
-
-
-def test_a_pickle_in_place_of_a_record_or_table_is_not_loaded(
-    tmp_path: Path, deeds: list[str], say: Say
-) -> None:
-    """A record that is none means that nothing was run; a plan that is none is named."""
-    bomb = pickle.dumps(Bomb(tmp_path / "executed"))
-    plan = pendulum(tmp_path, [1, 2])
-    record, table = (record_run(plan, TASK, seed) for seed in (1, 2))
-    (record / "run.json").write_bytes(bomb)
-    (table / "evaluations.csv").write_bytes(bomb)
-    with watched(deeds):
-        found = [read_record(folder) for folder in (record, table)]
-        statuses = recorded(plan)["runs"].status.tolist()
-    assert [entry and entry["status"] for entry in found] == ["damaged", "damaged"]
-    assert (statuses, deeds) == (["failed", "failed"], [])
-    (plan.directory / "plan.json").write_bytes(bomb)
-    said = refused(["report", "sac", "classic", "--runs-dir", str(tmp_path)], deeds, say)
-    assert f"unreadable {plan.directory / 'plan.json'}" in said
-    assert not (tmp_path / "executed").exists()

@@ -83,25 +83,6 @@ def test_actions_are_by_default_those_of_the_runs_own_score(
     assert evaluate_run(folder, episodes=2, sampled=False).rule == "deterministic"
 
 
-def test_the_episodes_are_the_policys_own(run: Path) -> None:
-    """The score is that of the saved weights: a policy that is changed scores otherwise."""
-    first = evaluate_run(run, episodes=2)
-    seen = []
-    policy = load_policy(run)
-    act = policy.act
-
-    def spy(obs: np.ndarray, generator: np.random.Generator | None = None) -> np.ndarray:
-        seen.append(obs.shape)
-        return -act(obs, generator)
-
-    with pytest.MonkeyPatch.context() as patch:
-        policy.act = spy
-        patch.setattr("agents.load_policy", lambda _: policy)
-        changed = evaluate_run(run, episodes=2)
-    assert (changed.returns != first.returns).all()
-    assert seen == [(1, 2, 3)] * 200  # one step of both environments per decision
-
-
 @pytest.mark.usefixtures("scripted")
 def test_the_interval_is_students(run: Path) -> None:
     """Five returns of mean 1: the 95 % t-interval with 4 degrees; one has no spread."""

@@ -3,8 +3,8 @@
 import importlib
 import importlib.util
 import json
-import struct
-from collections.abc import Iterator, Mapping
+import re
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -46,18 +46,6 @@ def write(run: Path, begun: str, *rows: str, end: str = "") -> None:
 def returns(points: list[Point]) -> list[tuple[int, float]]:
     """Steps and returns of the mirrored episodes."""
     return [(steps, value) for name, steps, value in points if name == "episodes/episode_return"]
-
-
-def messages(content: bytes) -> Iterator[bytes]:
-    """Yield what a small `.wandb` file holds: a log in LevelDB's format, after 7 bytes."""
-    assert content.startswith(b":W&B")
-    assert len(content) < 2**15  # one block
-    place = 7
-    while place < len(content):
-        _, length, kind = struct.unpack_from("<IHB", content, place)
-        assert kind == 1  # whole
-        yield content[place + 7 : place + 7 + length]
-        place += 7 + length
 
 
 def test_every_point_is_mirrored_once(tmp_path: Path, memory: dict[str, list[Point]]) -> None:
@@ -103,9 +91,7 @@ def test_tensorboard_holds_what_was_recorded(tmp_path: Path) -> None:
 
 @pytest.mark.tracking
 def test_wandb_asks_no_server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Offline unless `WANDB_MODE` says otherwise; its file holds the recorded points."""
-    Record = importlib.import_module("wandb.proto.wandb_internal_pb2").Record
-
+    """Offline unless `WANDB_MODE` says otherwise; its file names every recorded value."""
     monkeypatch.delenv("WANDB_MODE", raising=False)
     monkeypatch.setenv("WANDB_BASE_URL", "http://127.0.0.1:9")
     plan, lines = pendulum(tmp_path / "runs", [1, 2]), []
@@ -116,14 +102,8 @@ def test_wandb_asks_no_server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     (file,) = (root / "sac-classic" / plan.source / TASK / "seed-1").rglob("*.wandb")
     assert file.parent.name.startswith("offline-run-")
     assert lines == [f"Mirrored into {root}; look at it with: {track.LOOK['wandb'].format(root)}"]
-    rows = []
-    for data in messages(file.read_bytes()):
-        record = Record()
-        record.ParseFromString(data)
-        items = {item.key or item.nested_key[0]: item.value_json for item in record.history.item}
-        rows += [items] if "evaluations/mean_return" in items else []
-    points = [(float(row["env_steps"]), float(row["evaluations/mean_return"])) for row in rows]
-    assert points == [(500, -3.0), (1000, 2.0)]
+    values = re.findall(rb"evaluations/mean_return[^\w-]+(-?[\d.]+)", file.read_bytes())
+    assert {*map(float, values)} == {-3.0, 2.0}
 
 
 def test_runs_are_mirrored_while_they_are_written(

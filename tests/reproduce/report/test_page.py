@@ -21,7 +21,7 @@ from tests.messages import check
 from tests.reproduce.report.tables import over, reference, score
 from tests.reproduce.report.tables import verdict as judged
 
-HOSTILE = '"><script>alert(1)</script>'
+HOSTILE = '"><script>alert(1)</script>\u202e\x07\x1b\u2028'
 
 
 class Page(HTMLParser):
@@ -197,7 +197,9 @@ def test_hostile_names_stay_text(tmp_path: Path) -> None:
     write(tmp_path, facts, verdicts=[row], runs=[run(HOSTILE, 1, "failed", **texts)], **tables)
     page = Page(report.write_page(tmp_path))
     assert set(re.findall(r"<script[^>]*>", page.source)) == {'<script type="application/json">'}
-    assert "<script>alert" not in (tmp_path / "index.html").read_text(encoding="utf-8")
+    content = (tmp_path / "index.html").read_text(encoding="utf-8")
+    assert "<script>alert" not in content
+    assert not re.search("[\u202e\x07\x1b\u2028]", content)
     assert page.text.count("alert(1)") >= 15
     (tmp_path / "seed-1").mkdir()
     (folder := tmp_path / "grid").mkdir()

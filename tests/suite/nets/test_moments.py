@@ -61,22 +61,6 @@ def test_both_sides_are_one_definition(seed: int) -> None:
     assert theirs.deviation().item() == pytest.approx(math.sqrt(ours.variance + 1e-8), rel=1e-6)
 
 
-def test_statistics_in_a_policys_weights_are_taken_out_again() -> None:
-    """What is left are the network's weights; a policy without statistics gives None."""
-    moments = RunningMoments((3,))
-    moments.add(np.random.default_rng(0).normal(2, 3, size=(50, 3)))
-    kernel = torch.zeros(2)
-    weights = {"kernel": kernel, **moments.weights()}
-    again = RunningMoments.from_weights(weights)
-    assert list(weights) == ["kernel"]
-    assert again is not None
-    np.testing.assert_array_equal(again.mean, moments.mean)
-    np.testing.assert_array_equal(again.variance, moments.variance)
-    rows = np.random.default_rng(1).normal(size=(5, 3))
-    np.testing.assert_array_equal(again.standardise(rows, 2.0), moments.standardise(rows, 2.0))
-    assert RunningMoments.from_weights(weights) is None
-
-
 def test_rewards_are_divided_by_the_deviation_of_discounted_sums() -> None:
     """Against a slow loop over environments: sums of past rewards, anew after each end.
 
