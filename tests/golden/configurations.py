@@ -103,14 +103,7 @@ TABLE: dict[str, dict[str, str]] = {
             "max_log_alpha=0.001 action_gradient_clip=0.01 entropy_in_target=False "
             "alpha_learning_rate=0.01 target_entropy_per_action=2.0"
         ),
-        "mujoco-small, tianshou_v3, bound from the start": (
-            "mujoco-small tianshou_v3 SAC task=Reacher-v4 max_log_alpha=-3.0 hidden_sizes=(16,8,16)"
-        ),
         "classic, tuned, two seeds, cut": "classic tuned SAC task=Pendulum-v1 seeds=(2,9) cut",
-        "classic, no temperature": (
-            "classic tuned SAC task=Pendulum-v1 env_steps=400 learn_alpha=False initial_alpha=0.0 "
-            "reward_scale=0.1"
-        ),
     },
     "a2c": {
         "classic, separate optimisers, cut": (
@@ -134,7 +127,6 @@ TABLE: dict[str, dict[str, str]] = {
             "mujoco tianshou_v3 task=HalfCheetah-v4 env_steps=800 log_interval=200 "
             "evaluation_interval=800"
         ),
-        "mujoco, mushroom_rl": "mujoco mushroom_rl MUJOCO task=Hopper-v4 num_envs=1 env_steps=300",
         "mujoco-small, tianshou_v3, cut": (
             "mujoco-small tianshou_v3 MUJOCO task=Reacher-v4 time_limit_is_terminal=True "
             "seeds=(8,) cut"
@@ -183,7 +175,6 @@ TABLE: dict[str, dict[str, str]] = {
             "evaluation_episodes=2 cut"
         ),
         "classic, in full": "classic tuned task=Acrobot-v1 env_steps=1600",
-        "classic, rllib_control, whole unrolls": "classic rllib_control env_steps=800",
         "classic, far behind, adam, cut": (
             "classic tuned CLASSIC unroll_length=8 policy_lag=3 optimiser=adam activation=relu "
             "initialisation=glorot_uniform learning_rate_decay_steps=0 max_gradient_norm=None cut"
@@ -193,12 +184,6 @@ TABLE: dict[str, dict[str, str]] = {
             "evaluation_rule=deterministic learning_rate_decay_steps=700 clip_rho_threshold=None "
             "clip_c_threshold=None trace_lambda=0.9 clip_pg_rho_threshold=None "
             "max_gradient_norm=None cut"
-        ),
-        "classic, continuous, sums": (
-            "classic tuned CLASSIC task=MountainCarContinuous-v0 evaluation_interval=1000 "
-            "loss_reduction=sum initialisation=cleanba evaluation_rule=sampled "
-            "rmsprop_epsilon_in_root=True rmsprop_initial_average=1.0 policy_lag=2 "
-            "time_limit_is_terminal=True"
         ),
         "memory, two seeds, cut": (
             "memory tuned CLASSIC task=StatelessCartPole-v1 env_steps=400 unroll_length=8 "
@@ -225,27 +210,13 @@ TABLE: dict[str, dict[str, str]] = {
             "replay_count=fixed replay_ratio=2.0 learning_rate_decay_steps=700 activation=relu "
             "shared_trunk=True trust_region_delta=0.01 evaluation_rule=deterministic cut"
         ),
-        "classic, logits, entropy inside": (
-            "classic tuned CLASSIC REPLAY statistics=logits rmsprop_epsilon_in_root=True "
-            "rmsprop_initial_average=1.0 trust_region_delta=0.0"
-        ),
-        "classic, probabilities, entropy outside": (
-            "classic tuned CLASSIC REPLAY entropy_in_trust_region=False clip_rho_threshold=1.0 "
-            "trust_region_delta=0.001 time_limit_is_terminal=True"
-        ),
         "classic, from replay alone, no truncation, no trust region": (
             "classic tuned CLASSIC REPLAY online_updates=False clip_rho_threshold=None "
             "trust_region_delta=None max_gradient_norm=None"
         ),
-        "classic, chainerrl": (
-            "classic chainerrl CLASSIC REPLAY hidden_sizes=(16,) unroll_length=10"
-        ),
         "memory, two seeds, cut": (
             "memory tuned CLASSIC REPLAY env_steps=400 unroll_length=8 seeds=(1,2) "
             "evaluation_rule=sampled cut"
-        ),
-        "classic, without replay": (
-            "classic tuned CLASSIC replay_ratio=0.0 replay_start=0 replay_capacity=10"
         ),
         "frames, bfloat16": (
             "atari-7 openai_baselines FRAMES REPLAY replay_start=40 env_steps=80 bfloat16=True"
@@ -257,7 +228,6 @@ TABLE: dict[str, dict[str, str]] = {
     },
     "acer_continuous": {
         "mujoco": "mujoco tuned MUJOCO task=HalfCheetah-v4 env_steps=600 evaluation_interval=600",
-        "mujoco, pfrl": "mujoco pfrl MUJOCO REPLAY task=Hopper-v4 num_envs=2 env_steps=500",
         "classic, two seeds, cut": (
             "classic tuned CLASSIC REPLAY seeds=(1,2) unroll_length=10 hidden_sizes=(16,) "
             "batch_unrolls=3 advantage_hidden_sizes=(8,8) cut"
@@ -286,11 +256,6 @@ TABLE: dict[str, dict[str, str]] = {
             "classic tuned CLASSIC REPLAY unroll_length=10 hidden_sizes=(16,) "
             "normalise_observations=True observation_clip=1.0 cut"
         ),
-        "classic, without replay": (
-            "classic tuned CLASSIC task=MountainCarContinuous-v0 evaluation_interval=1000 "
-            "unroll_length=10 online_updates=True replay_ratio=0.0 replay_capacity=10 "
-            "replay_start=0 clip_rho_threshold=0.5"
-        ),
     },
     "sac_value": {
         "paper, in full": (
@@ -303,14 +268,6 @@ TABLE: dict[str, dict[str, str]] = {
         "sampled, one critic, replay twice over, cut": (
             "mujoco paper SAC task=Walker2d-v4 num_envs=1 num_critics=1 update_ratio=0.5 "
             "evaluation_rule=sampled replay_capacity=150 cut"
-        ),
-        "dmc, hard target updates, actor seldom": (
-            "dmc paper SAC task=ReacherEasy-v1 seeds=(1,7) env_steps=160 update_ratio=4.0 tau=1.0 "
-            "target_period=50 policy_period=3"
-        ),
-        "mujoco-small, own scale, three layers": (
-            "mujoco-small paper SAC task=Reacher-v4 hidden_sizes=(16,8,16) num_critics=3 "
-            "reward_scale=0.5 log_std_min=-2.0 log_std_max=0.1"
         ),
         "learned temperature, tanh on means and bounds, distinct rows, two seeds, cut": (
             "mujoco paper SAC task=Walker2d-v4 seeds=(3,4) learn_alpha=True initial_alpha=0.5 "
@@ -342,11 +299,6 @@ TABLE: dict[str, dict[str, str]] = {
         "mixed, fixed temperatures, bounds, warm-up only at the start, cut": (
             "hybrid tuned SAC num_envs=4 num_critics=3 learn_alpha=False log_std_min=-1.0 "
             "log_std_max=0.0 tau=1.0 update_ratio=1.5 learning_starts=0 env_steps=200 cut"
-        ),
-        "mixed, alf, dear actions, another share, two layers": (
-            "hybrid alf SAC initial_alpha=0.5 initial_choice_alpha=2.0 target_entropy_share=0.6 "
-            "target_entropy_per_action=-0.5 hidden_sizes=(16,8) env_steps=300 "
-            "evaluation_interval=300"
         ),
         "discrete, two seeds, priorities, cut": (
             "classic tuned SAC task=CartPole-v1 seeds=(1,2) prioritised_replay=True "
