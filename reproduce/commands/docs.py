@@ -26,7 +26,7 @@ from reproduce.plan.grid import PUBLISHED
 from reproduce.plan.presets import presets_of
 from reproduce.plan.status import NOT_SETTINGS
 from reproduce.report import figures, frames
-from reproduce.report.tables import read_table, verdict_rows
+from reproduce.report.tables import read_table, records
 from reproduce.report.words import mean_and_spread, verdict_words
 from reproduce.report.words import with_interval as interval
 from reproduce.simulators.page import simulators
@@ -53,7 +53,7 @@ def cells() -> tuple[Mapping[str, Any], ...]:
         grid = {"agent": agent, "source": path.parent.name, "folder": path.parent}
         cores = presets_of(agent)[suite, path.parent.name].cores_per_run
         seconds = read_table(path.parent, "runs").groupby("task")["wall_seconds"].sum()
-        for row in verdict_rows(path.parent):
+        for row in records(read_table(path.parent, "verdicts")):
             hours = seconds.get(row["task"], 0) * cores / 3600
             found.append({**row, **grid, "suite": suite, "core_hours": hours})
     order = [*agents.AGENTS, *SUITES].index

@@ -23,7 +23,7 @@ from plotly.offline import get_plotlyjs
 from reproduce.judge.aggregates import LEAST, median_times, profile, sides_of
 from reproduce.report import charts, frames
 from reproduce.report.figures import KINDS, OVER_TASKS
-from reproduce.report.tables import COLUMNS, read_report, read_table, records, verdict_rows
+from reproduce.report.tables import COLUMNS, read_report, read_table, records
 from reproduce.report.words import (
     explain,
     explain_suite,
@@ -73,10 +73,9 @@ def render(directory: Path, assets: str = "", home: str = "") -> str:
             empty: the page carries them.
         home: Address of the start page of a site that the page is part of.
     """
-    report, verdicts = read_report(directory), verdict_rows(directory)
-    tables = {name: read_table(directory, name) for name in COLUMNS}
+    report, tables = read_report(directory), {name: read_table(directory, name) for name in COLUMNS}
     rows = {name: records(table) for name, table in tables.items()}
-    runs, suite = rows["runs"], next(iter(rows["suite"]), None)
+    runs, verdicts, suite = rows["runs"], rows["verdicts"], next(iter(rows["suite"]), None)
     failures = [run for run in runs if run["status"] in ("failed", "diverged")]
     scripts = {name: read() for name, read in ASSETS.items()}
     sides = sides_of(tables["scores"], tables["reference_scores"])

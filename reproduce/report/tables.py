@@ -67,17 +67,6 @@ def read_table(directory: Path, name: str) -> pd.DataFrame:
     return table.reindex(columns=columns)
 
 
-def verdict_rows(directory: Path) -> list[dict[str, Any]]:
-    """Return the rows of `verdicts.csv`, and a row `not judged` for every other planned task."""
-    rows = records(read_table(directory, "verdicts"))
-    planned = [*read_table(directory, "runs")["task"], *read_report(directory)["env_steps"]]
-    for task in dict.fromkeys(planned):
-        if task not in [row["task"] for row in rows]:
-            none = dict.fromkeys(COLUMNS["verdicts"])
-            rows.append({**none, "task": task, "verdict": "not judged"})
-    return rows
-
-
 def read_report(directory: Path) -> dict[str, Any]:
     """Read `report.json`; missing entries are empty."""
     try:

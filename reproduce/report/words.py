@@ -26,9 +26,6 @@ from reproduce.words import MISSING, counted, number, reached
 from suite.base.hardware import recorded_processor
 from suite.settings.command_line import printable
 
-VERDICTS = (*get_args(VerdictName), "not judged")
-"""In the order of the headline; the first two both say that the result was reproduced."""
-
 OURS = ("score_mean", "score_std", "num_seeds")
 THEIRS = ("reference_mean", "reference_std", "reference_num_runs")
 ABSENT = "none"
@@ -89,7 +86,7 @@ def _reasons(row: Mapping[str, Any]) -> list[str]:
         "above": [f"settled: ahead by {by}, more than the margin {margin}", note],
         "below": [f"settled: short by {by}, where {margin} is allowed"],
     }
-    said = grounds.get(verdict, ["needs finished runs and a verdict", note])
+    said = grounds.get(verdict, [note])
     if verdict == "shown only" and row["ratio"] is not None:
         said.append(f"{RATIO} {number(row['ratio'])}")
     elif verdict == "no reference" and ":" in row["task"]:  # nobody publishes scores of an own one
@@ -126,7 +123,7 @@ def explain_suite(suite: Mapping[str, Any]) -> str:
 def verdict_words(row: Mapping[str, Any]) -> str:
     """Return a verdict as it is shown, with its marks: exploratory, older runs, remarks."""
     older = row.get("older_runs")
-    words = [str(row.get("verdict", "not judged")), "exploratory" * bool(row.get("exploratory"))]
+    words = [str(row["verdict"]), "exploratory" * bool(row.get("exploratory"))]
     words.append(f"older runs {older}" if older else "")
     return ", ".join(filter(None, [*words, *marks(row.get("remarks") or "")]))
 
@@ -258,7 +255,7 @@ def headline(
     if not above + reproduced and set(counts) <= set(UNJUDGED):
         first = f"none of {counted(num_tasks, 'task')} can be judged"
     first += f" ({above} of them above the reference)" if above else ""
-    order = [name for name in dict.fromkeys([*VERDICTS, *counts]) if name in counts]
+    order = [name for name in dict.fromkeys([*get_args(VerdictName), *counts]) if name in counts]
     older = Counter(f"with older runs {row['older_runs']}" for row in rows if row["older_runs"])
     more = {name: counts[name] for name in order} | {"not planned": num_tasks - len(rows)}
     more["exploratory"] = sum(bool(row["exploratory"]) for row in rows)
