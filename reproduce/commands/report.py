@@ -12,7 +12,7 @@ from reproduce.commands import flags
 from reproduce.gather import references
 from reproduce.gather.baseline import with_baseline
 from reproduce.plan.grid import Plan
-from reproduce.plan.make import command, load_plan, load_published_plan, sweep_below, way_on
+from reproduce.plan.make import command, load_plan, load_published_plan, way_on
 from reproduce.plan.places import check_writable
 from reproduce.plan.presets import presets_of
 from reproduce.plan.request import FIELDS, GRID, add_flags, read_request
@@ -26,17 +26,14 @@ def main(argv: Sequence[str]) -> int:
     parser = flags.make_parser("report", "gather, check and draw again what was run", "--task-from")
     add_flags(parser, (*GRID, "open"))
     request = read_request(parser.parse(argv))
-    is_default = request.runs_dir == FIELDS["runs_dir"].default
-    if not is_default and not request.runs_dir.exists():
+    if request.runs_dir != FIELDS["runs_dir"].default and not request.runs_dir.exists():
         raise UsageError(f"--runs-dir: there is no folder {request.runs_dir}")
     check_writable(request.runs_dir)
     where = (request.agent, request.suite, request.source, request.runs_dir)
-    plan, variants, console = load_published_plan(*where), sweep_below(*where), flags.make_console()
-    if variants and (plan is None or not is_default):
-        raise UsageError(variants)
+    plan, console = load_published_plan(*where), flags.make_console()
     if plan is not None:
         this = f"this is results/published/{plan.name}"
-        say(console, f"Nothing was run in {request.runs_dir} yet; {this}:\n{variants}")
+        say(console, f"This grid was not run in {request.runs_dir}; {this}:")
     plan = plan or load_plan(*where)
     return report(with_baseline(replace(plan, open=request.open)), console)
 

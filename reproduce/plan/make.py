@@ -251,15 +251,6 @@ def load_published_plan(agent: str, suite: str, source: str | None, runs_dir: Pa
     return keep_declared(dataclasses.replace(load_grid(published, runs_dir), published=True))
 
 
-def sweep_below(agent: str, suite: str, source: str | None, runs_dir: Path) -> str:
-    """Return where the first variant of a sweep lies that was run here, in words; else nothing."""
-    found = source_of(agent, suite, source)
-    folders = (runs_dir, *sorted(runs_dir.glob("*=*")))
-    first = next((path for path in folders if (found.folder(path) / PLAN).exists()), runs_dir)
-    said = f"{runs_dir} has the variants of a sweep: report one with --runs-dir {first}"
-    return "" if first == runs_dir else said
-
-
 def read_grid(folder: Path) -> dict[str, Any]:
     """Return the content of a grid's `plan.json`; a `UsageError` if there is none."""
     saved = read_plan(folder / PLAN)

@@ -462,7 +462,7 @@ def test_a_fresh_clone_reports_what_is_published(published: Path, desk: Path, sa
     before = tree(published)
     status, out, err = say(["report", "sac", "classic"])
     assert (status, err) == (0, "")
-    assert "Nothing was run in runs yet; this is results/published/sac-classic/tuned:" in out
+    assert "This grid was not run in runs; this is results/published/sac-classic/tuned:" in out
     assert "2 planned = 2 finished" in out
     assert tree(published) == before
     assert (desk / "runs" / "sac-classic" / "tuned" / "index.html").exists()

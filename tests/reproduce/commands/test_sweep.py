@@ -8,12 +8,11 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from reproduce import __main__ as command_line
 from reproduce.commands import sweep
 from reproduce.plan.grid import Plan
 from reproduce.plan.make import folder_name, variants_of
-from tests.messages import check, refused
-from tests.reproduce.conftest import TASK, Say, pendulum, record_run, saved
+from tests.messages import check
+from tests.reproduce.conftest import TASK, Say, pendulum, record_run
 
 OTHER = "MountainCarContinuous-v0"
 WORDS = ["sac", "classic", "--tasks", TASK, "--env-steps", "1000", "--seeds", "1-3"]
@@ -133,18 +132,3 @@ def test_from_command_to_table(tmp_path: Path, say: Say, monkeypatch: pytest.Mon
     assert f"learning curves: runs/{name}.png, .svg, .pdf" in " ".join(out.split())
     assert mirrors == [(plan.directory, "tensorboard") for plan in plans]
     assert opened == [(tmp_path / "runs" / f"{name}.svg").as_uri()]
-
-
-def test_a_report_on_a_sweeps_folder_names_its_variants(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], published: Path
-) -> None:
-    """What is published is no answer there, and nothing is written."""
-    plans = [grid(tmp_path, f"gamma={gamma}") for gamma in ("0.9", "0.99")]
-    for plan in (*plans, pendulum(published)):
-        saved(plan)
-    before = sorted(tmp_path.rglob("*"))
-    report = ["report", "sac", "classic", "--runs-dir", str(tmp_path)]
-    with refused():
-        command_line.main(report)
-    assert sorted(tmp_path.rglob("*")) == before
-    assert capsys.readouterr().out == ""
