@@ -272,7 +272,9 @@ def load_grid(folder: Path, runs_dir: Path | None = None) -> Plan:
                 f"{PLAN} names a task of the module {module}: import it first, if you trust it "
                 f"(--task-from {task})"
             )
-    settings = {key: str(value) for key, value in without_removed(saved["settings"]).items()}
+    config = source_of(saved["agent"], saved["suite"], folder.name).preset.config
+    known = {field.name for field in dataclasses.fields(config)}
+    settings = {k: str(value) for k, value in without_removed(saved["settings"], known).items()}
     asked: dict[str, Any] = {name: saved[name] for name in [*SAVED][2:]}
     asked |= {"source": folder.name, "settings": settings, "baseline": saved.get("baseline")}
     asked |= {"device": "cpu"}  # its own may not be here

@@ -18,7 +18,7 @@ from suite.nets.initialisation import at_most
 from suite.nets.recurrence import Memory, StackMemory
 from suite.resume.snapshot import BROKEN
 from suite.settings.presets import ConfigT
-from suite.settings.recorded import without_removed, younger_settings
+from suite.settings.recorded import younger_settings
 
 WEIGHTS, DESCRIPTION = "policy.safetensors", "policy.json"
 LARGEST_DESCRIPTION = 2**16
@@ -166,7 +166,7 @@ def read_policy(directory: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
         raise UsageError(f"unreadable policy in {directory}: unknown type {error}") from None
     except (OSError, *BROKEN) as error:
         raise UsageError(f"unreadable policy in {directory}: {_one_line(error)}") from None
-    return weights, without_removed(description)
+    return weights, description
 
 
 def rebuild_policy(

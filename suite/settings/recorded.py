@@ -9,7 +9,7 @@ REMOVED: Mapping[str, Sequence[Any]] = {"device_draws": (False,), "evaluate_besi
 """Settings of older records that are gone, and the values with which a run is as it is today."""
 
 
-def without_removed(settings: Mapping[str, Any], known: Collection[str] = ()) -> dict[str, Any]:
+def without_removed(settings: Mapping[str, Any], known: Collection[str]) -> dict[str, Any]:
     """Return recorded settings but for those in `REMOVED`.
 
     Names that an agent has today, which are `known`, mean what they say.
