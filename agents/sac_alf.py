@@ -91,6 +91,7 @@ from torch import Tensor
 from torch.optim import Adam
 
 from agents import sac
+from agents.sac import minimise, split_outputs, squash
 from suite.base.errors import UsageError, check_shape, require
 from suite.base.noise import choose, noise_or_none, normal
 from suite.base.randomness import stream
@@ -117,18 +118,6 @@ SDB = Float[Tensor, "S D B"]
 STB = Float[Tensor, "S T B"]
 Previous = Float[Tensor, "S B A1"]
 """The continuous action before, and a last column: 1 at an episode's first step, else 0."""
-
-
-# Same in: sac.py
-def squash(
-    means: Float[Tensor, "S B A"], log_stds: Float[Tensor, "S B A"], noise: Float[Tensor, "S B A"]
-) -> tuple[Float[Tensor, "S B A"], Float[Tensor, "S B"]]:
-    """Return actions tanh(u), u = mean + std * noise, and log pi(a|s) in nats (Appendix C)."""
-    u = means + log_stds.exp() * noise
-    log_normal = -0.5 * noise.square() - log_stds - 0.5 * math.log(2 * math.pi)
-    size = u.abs()
-    log_slope = 2 * (math.log(2) - size - torch.log1p(torch.exp(-2 * size)))  # log(1 - tanh(u)^2)
-    return torch.tanh(u), (log_normal - log_slope).sum(-1)
 
 
 def choice_log_probs(q_values: SBC, choice_alpha: S) -> SBC:
@@ -313,18 +302,6 @@ def log_ratios(log_probs: SB, actions: SBA, previous: Previous, config: Config) 
     return log_probs - same_action_log_probs(actions, previous, *mixture)
 
 
-# Same in: sac.py
-def split_outputs(
-    outputs: Float[Tensor, "S 1 B AA"], config: Config
-) -> tuple[Float[Tensor, "S B A"], Float[Tensor, "S B A"]]:
-    """Split the actor's 2 A outputs into means and bounded log standard deviations."""
-    means, log_stds = outputs.squeeze(1).chunk(2, dim=-1)
-    low, high = config.log_std_min, config.log_std_max
-    if config.log_std_bound == "clip":
-        return means, log_stds.clamp(low, high)
-    return means, low + 0.5 * (high - low) * (torch.tanh(log_stds) + 1)
-
-
 @dataclass
 class Learner:
     """Networks, temperatures and optimisers of S seeds."""
@@ -416,14 +393,6 @@ def make_learner(config: Config, spaces: Spaces, device: torch.device) -> Learne
         critic_optimiser=adam(online.parameters(), critic_rate, fused=True),
         alpha_optimiser=adam([log_alphas], config.alpha_learning_rate, fused=on_gpu),
     )
-
-
-# Same in: sac.py
-def minimise(losses: Float[Tensor, " S"], optimiser: torch.optim.Optimizer) -> None:
-    """Make one gradient step; each seed's loss depends on its own weights alone."""
-    optimiser.zero_grad()
-    losses.sum().backward()
-    optimiser.step()
 
 
 def sample(
