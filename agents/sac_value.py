@@ -14,11 +14,10 @@ action values from V's slow copy; all learn from uniform replay.
 | soft Bellman targets from V's slow copy      | Eq. 8       | `q_targets`       |
 | squared soft Bellman residual                | Eq. 7       | `critic_loss`     |
 | reparametrised policy objective              | Eqs. 11, 12 | `actor_loss`      |
-| temperature objective of 1812.05905, option  | its Eq. 18  | `alpha_loss`      |
 | environment steps and gradient steps in turn | Algorithm 1 | `train`, `update` |
 
 What differs from `agents/sac.py`, the second paper: V's slow copy replaces the critics' copies, the
-temperature is the inverse of `reward_scale` unless it is learned, and there are fewer options.
+temperature is fixed, the inverse of `reward_scale`, and there are fewer options.
 
 Seeds are an axis: each has networks of its own, batches are `[S, B, ...]`, losses are averaged over
 B and summed over S, so the seeds of one process do not affect each other.
@@ -44,7 +43,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 import torch
@@ -81,10 +80,10 @@ def squash(
 
 
 def value_targets(
-    q_values: Float[Tensor, "S K B"], log_probs: Float[Tensor, "S B"], alpha: Float[Tensor, " S"]
+    q_values: Float[Tensor, "S K B"], log_probs: Float[Tensor, "S B"]
 ) -> Float[Tensor, "S B"]:
-    """Return soft values min_k Q_k(s, a) - alpha log pi(a|s) at one action of pi each (Eq. 3)."""
-    return q_values.amin(1) - alpha[:, None] * log_probs
+    """Return soft values min_k Q_k(s, a) - log pi(a|s) at one action of pi each (Eq. 3)."""
+    return q_values.amin(1) - log_probs
 
 
 def value_loss(values: Float[Tensor, "S B"], targets: Float[Tensor, "S B"]) -> Float[Tensor, " S"]:
@@ -110,18 +109,10 @@ def critic_loss(
 
 
 def actor_loss(
-    log_probs: Float[Tensor, "S B"], q_values: Float[Tensor, "S K B"], alpha: Float[Tensor, " S"]
+    log_probs: Float[Tensor, "S B"], q_values: Float[Tensor, "S K B"]
 ) -> Float[Tensor, " S"]:
-    """Return the mean of alpha log pi(a|s) - min_k Q_k(s, a) at reparametrised a (Eqs. 11, 12)."""
-    return (alpha[:, None] * log_probs - q_values.amin(1)).mean(-1)
-
-
-# Same in: sac.py
-def alpha_loss(
-    alpha: Float[Tensor, " S"], entropy: Float[Tensor, " S"], target_entropy: float
-) -> Float[Tensor, " S"]:
-    """Return alpha (entropy - target entropy), with the entropy the mean of -log pi (Eq. 18)."""
-    return alpha * (entropy - target_entropy)
+    """Return the mean of log pi(a|s) - min_k Q_k(s, a) at reparametrised a (Eqs. 11, 12)."""
+    return (log_probs - q_values.amin(1)).mean(-1)
 
 
 BY_TASK = {"HalfCheetah": (5.0, 10_000), "Ant": (5.0, 10_000), "Humanoid": (20.0, 1_000)}
@@ -146,24 +137,8 @@ class Config(TransitionConfig):
     """Lower bound of the policy's log standard deviation, before the tanh."""
     log_std_max: float = 2.0
     """Upper bound of the policy's log standard deviation, before the tanh."""
-    log_std_bound: Literal["clip", "tanh"] = "clip"
-    """How the bounds are enforced: clipping, or a tanh stretched between them."""
-    bound_means: bool = False
-    """Put the Gaussian's means through a tanh of their own, before that of the actions."""
-    last_layer_bound: Positive | None = None
-    """Bound of the last layers' uniform initial weights and biases; None: as in other layers."""
     learning_rate: Rate = 3e-4
     """Adam step size of actor, critics and V."""
-    learn_alpha: bool = False
-    """Learn the temperature, as `agents.sac` does, or keep `initial_alpha`."""
-    alpha_learning_rate: Rate = 3e-4
-    """Adam step size of the log temperature."""
-    initial_alpha: Positive = 1.0
-    """Temperature at the start; the paper has a scale of rewards instead."""
-    target_entropy_per_action: float = -1.0
-    """Target entropy in nats per action dimension, if the temperature is learned."""
-    sample_without_replacement: bool = False
-    """Draw no transition twice for one update."""
     reward_scale: Positive | None = None
     """Factor on rewards before learning, the inverse of a temperature; None: as in `BY_TASK`."""
     learning_starts: Whole | None = None
@@ -182,10 +157,6 @@ class Config(TransitionConfig):
         require(lowest < highest, f"log_std_min must be below log_std_max {highest}", lowest)
         rule = f"learning_starts must be a multiple of num_envs {self.num_envs}"
         require(self.warm_up_steps % self.num_envs == 0, rule, self.warm_up_steps)
-        kept = self.replay_capacity // self.num_envs * self.num_envs
-        rows = min(max(self.warm_up_steps, self.num_envs), kept)
-        fits = self.batch_size <= rows or not self.sample_without_replacement
-        require(fits, f"without replacement batch_size must be at most {rows}", self.batch_size)
 
     @property
     def reward_factor(self) -> float:
@@ -208,50 +179,40 @@ PRESETS = read_presets("sac_value", Config)
 def split_outputs(
     outputs: Float[Tensor, "S 1 B AA"], config: Config
 ) -> tuple[Float[Tensor, "S B A"], Float[Tensor, "S B A"]]:
-    """Split the actor's 2 A outputs into means and bounded log standard deviations."""
+    """Split the actor's 2 A outputs into means and clipped log standard deviations."""
     means, log_stds = outputs.squeeze(1).chunk(2, dim=-1)
-    means = torch.tanh(means) if config.bound_means else means
-    low, high = config.log_std_min, config.log_std_max
-    if config.log_std_bound == "clip":
-        return means, log_stds.clamp(low, high)
-    return means, low + 0.5 * (high - low) * (torch.tanh(log_stds) + 1)
+    return means, log_stds.clamp(config.log_std_min, config.log_std_max)
 
 
 @dataclass
 class Learner:
-    """Networks, temperatures and optimisers of S seeds."""
+    """Networks and optimisers of S seeds."""
 
     actor: Stack  # means and log standard deviations side by side, [S, 1, B, 2 A]
     critics: Stack
     value: Stack  # V of observations, [S, 1, B, 1]
     target_value: Stack
-    log_alpha: Tensor  # [S]
     actor_optimiser: Adam
     critic_optimiser: Adam
     value_optimiser: Adam
-    alpha_optimiser: Adam
 
     def health(self) -> dict[str, Tensor]:
         """Return numbers that are finite unless a seed diverges."""
-        norms = weight_norms(self.actor, self.critics, self.value)
-        return {"weight_norm": norms, "alpha": self.log_alpha.exp()}
+        return {"weight_norm": weight_norms(self.actor, self.critics, self.value)}
 
 
 def make_learner(config: Config, obs_size: int, action_size: int, device: torch.device) -> Learner:
     """Draw every seed's networks from that seed's own stream of initial weights."""
     sizes = (obs_size, *config.hidden_sizes)
     pair_sizes = (obs_size + action_size, *config.hidden_sizes)
-    last, scale = ("uniform", config.last_layer_bound) if config.last_layer_bound else (None, 1.0)
     actors, critics, values = [], [], []
     for seed in config.seeds:
-        draw = partial(Perceptron.drawn, stream(seed, "initial weights"), head_scheme=last)
+        draw = partial(Perceptron.drawn, stream(seed, "initial weights"))
         draw = partial(draw, scheme="glorot_uniform", gain=1.0)
-        actors.append([draw(sizes, [(2 * action_size, scale)])])
-        critics.append([draw(pair_sizes, [(1, scale)]) for _ in range(config.num_critics)])
-        values.append([draw(sizes, [(1, scale)])])
+        actors.append([draw(sizes, [(2 * action_size, 1.0)])])
+        critics.append([draw(pair_sizes, [(1, 1.0)]) for _ in range(config.num_critics)])
+        values.append([draw(sizes, [(1, 1.0)])])
     actor, online, value = (Stack(each, device) for each in (actors, critics, values))
-    log_alpha = torch.full((len(config.seeds),), math.log(config.initial_alpha), device=device)
-    log_alpha.requires_grad_(config.learn_alpha)
     on_gpu = device.type == "cuda"  # on a CPU bits of a fused step depend on the number of seeds
     adam = partial(Adam, lr=config.learning_rate, fused=True, capturable=on_gpu)
     return Learner(
@@ -259,11 +220,9 @@ def make_learner(config: Config, obs_size: int, action_size: int, device: torch.
         critics=online,
         value=value,
         target_value=copy.deepcopy(value).requires_grad_(False),
-        log_alpha=log_alpha,
         actor_optimiser=adam(actor.parameters()),
         critic_optimiser=adam(online.parameters()),
         value_optimiser=adam(value.parameters()),
-        alpha_optimiser=adam([log_alpha], lr=config.alpha_learning_rate, fused=on_gpu),
     )
 
 
@@ -291,14 +250,13 @@ def update(
         diagnostics by name, each `[S]`, on the learner's device.
     """
     policy = split_outputs(learner.actor(batch.obs), config)  # for V's targets and the actor
-    alpha = learner.log_alpha.detach().exp()
     with torch.no_grad():
         actions, log_probs = squash(*policy, noise[0])
         drawn_q_values = learner.critics(torch.cat([batch.obs, actions], -1)).squeeze(-1)
         next_values = learner.target_value(batch.next_obs).flatten(1)
         targets = q_targets(batch.rewards, batch.terminations, next_values, config.gamma)
     values = learner.value(batch.obs).flatten(1)  # [S, B]
-    value_losses = value_loss(values, value_targets(drawn_q_values, log_probs, alpha))
+    value_losses = value_loss(values, value_targets(drawn_q_values, log_probs))
     minimise(value_losses, learner.value_optimiser)
     q_values = learner.critics(batch.obs_actions).squeeze(-1)  # [S, K, B]
     losses = critic_loss(q_values, targets)
@@ -309,14 +267,9 @@ def update(
         actions, log_probs = squash(*policy, noise[1])
         with learner.critics.frozen():
             q_values = learner.critics(torch.cat([batch.obs, actions], -1)).squeeze(-1)
-        losses, entropy = actor_loss(log_probs, q_values, alpha), -log_probs.detach().mean(-1)
+        losses = actor_loss(log_probs, q_values)
         minimise(losses, learner.actor_optimiser)
-        metrics |= {"actor_loss": losses.detach(), "entropy": entropy}
-        if config.learn_alpha:
-            target_entropy = config.target_entropy_per_action * actions.shape[-1]
-            alpha_losses = alpha_loss(learner.log_alpha.exp(), entropy, target_entropy)
-            minimise(alpha_losses, learner.alpha_optimiser)
-            metrics["alpha"] = alpha
+        metrics |= {"actor_loss": losses.detach(), "entropy": -log_probs.detach().mean(-1)}
     if (num_updates + 1) % config.target_period == 0:
         learner.target_value.follow(learner.value, config.tau)
     return metrics
@@ -345,7 +298,7 @@ def act(
     return torch.tanh(means + log_stds.exp() * noise).cpu().numpy()
 
 
-ACTING = ("log_std_min", "log_std_max", "log_std_bound", "bound_means")
+ACTING = ("log_std_min", "log_std_max")
 """Settings that acting needs, beside the task."""
 
 
@@ -374,9 +327,7 @@ def train(config: Config, recorder: Recorder) -> Learner:
     def learn(number: int, rows: Tensor, noise: Tensor) -> dict[str, Tensor]:
         return update(learner, config, replay.batch(rows), noise, number)
 
-    noise_shape = (2, config.batch_size, action_size)
-    draws = session.draws(noise_shape, replace=not config.sample_without_replacement)
-    session.updater(learn, replay, draws)
+    session.updater(learn, replay, session.draws((2, config.batch_size, action_size)))
     session.begin(learner, store, warm_up=config.warm_up_steps)
     while session.continues(policy, learner.actor.weights_of, learner.health):
         if session.warms_up:

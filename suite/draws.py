@@ -38,7 +38,6 @@ class Draws:
         seeds: the runs' seeds, S of them.
         noise_shape: of one seed's noise, `[K, B, A]`; B is the number of rows, too.
         device: where the draws are used.
-        replace: whether a row may come twice in an update.
         priorities: those of rows; None: all are equally likely.
         reach: rows after a drawn one that an update reads, too.
         num_threads: threads that may draw noise, each for seeds of its own.
@@ -49,12 +48,11 @@ class Draws:
         seeds: Sequence[int],
         noise_shape: tuple[int, int, int],
         device: torch.device,
-        replace: bool = True,
         priorities: PriorityDraws | None = None,
         reach: int = 0,
         num_threads: int = 1,
     ) -> None:
-        self._noise_shape, self._device, self._replace = noise_shape, device, replace
+        self._noise_shape, self._device = noise_shape, device
         self._reach, self._drawn = reach, np.empty(0)
         self.priorities = priorities
         self.weights = torch.ones(len(seeds), noise_shape[1], device=device)
@@ -73,11 +71,8 @@ class Draws:
         if self.priorities is not None:
             rows, weights = self.priorities.draw(self._rows, number, size)
             self._drawn, self.weights = rows, torch.from_numpy(weights).to(self._device)
-        elif self._replace:
-            rows = np.stack([each.integers(0, size, number) for each in self._rows])
         else:
-            drawn = [each.choice(size, number, replace=False, shuffle=False) for each in self._rows]
-            rows = np.stack(drawn)
+            rows = np.stack([each.integers(0, size, number) for each in self._rows])
         noise = np.empty((len(self._noise), *self._noise_shape), dtype=np.float32)
         list(self._map(partial(self._fill, noise), self._shares))  # waits for all of them
         noise_there = torch.from_numpy(noise).to(self._device, non_blocking=True)

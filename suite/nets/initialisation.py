@@ -22,9 +22,8 @@ Scheme = Literal[
     "he_normal",
     "torch",
     "unit_norm",
-    "uniform",
 ]
-"""How weights are drawn. Biases are 0; `torch` and `uniform` draw them within the weights' bounds.
+"""How weights are drawn. Biases are 0; `torch` draws them within the weights' bounds.
 
 `orthogonal`: uniform over matrices with orthonormal columns (rows, where there are more columns
 than rows), times a gain (Saxe et al. 2014). `glorot_uniform`: within +-sqrt(6 / (fan_in + fan_out))
@@ -32,8 +31,7 @@ than rows), times a gain (Saxe et al. 2014). `glorot_uniform`: within +-sqrt(6 /
 `lecun_normal`: the same, but widened so that the deviation is fan_in^-1/2 after the cut (flax).
 `he_normal`: normal with deviation (2 / fan_in)^1/2, not cut (He et al. 2015, arXiv:1502.01852).
 `torch`: within +-fan_in^-1/2 (`nn.Linear`). `unit_norm`: normal, then scaled so that a unit's
-weights have norm 1; in a kernel, the weights that leave one of its inputs (nnabla-rl). `uniform`:
-within +-gain (Lillicrap et al. 2016, arXiv:1509.02971, Section 7).
+weights have norm 1; in a kernel, the weights that leave one of its inputs (nnabla-rl).
 """
 _CUT_DEVIATION = 0.87962566103423978
 """Standard deviation of a standard normal variable that is cut at +-2."""
@@ -70,7 +68,7 @@ def draw_weight(
         fan_in: inputs of a unit; of a convolution, channels times the kernel's area.
         fan_out: units, or a convolution's output channels.
         scheme: see `Scheme`.
-        gain: factor on orthogonal weights, or the bound of `uniform`; other schemes ignore it.
+        gain: factor on orthogonal weights; other schemes ignore it.
         kernel_area: outputs per channel that each input reaches: the area of a kernel.
 
     Raises:
@@ -90,8 +88,6 @@ def draw_weight(
     elif scheme == "torch":
         bound = math.sqrt(1 / fan_in)
         weight = generator.uniform(-bound, bound, (fan_in, fan_out))
-    elif scheme == "uniform":
-        weight = generator.uniform(-gain, gain, (fan_in, fan_out))
     elif scheme == "he_normal":
         weight = math.sqrt(2 / fan_in) * generator.standard_normal((fan_in, fan_out))
     elif scheme == "unit_norm":
@@ -121,8 +117,7 @@ def draw_layer(
     weights, biases = [], []
     for width, gain in heads:
         weights.append(draw_weight(generator, fan_in, width, scheme, gain, kernel_area))
-        drawn, bound = scheme in ("torch", "uniform"), math.sqrt(1 / fan_in)
-        bound = gain if scheme == "uniform" else bound
+        drawn, bound = scheme == "torch", math.sqrt(1 / fan_in)
         biases.append(generator.uniform(-bound, bound, width) if drawn else np.zeros(width))
     weight = np.concatenate(weights, axis=1)
     bias = np.concatenate(biases).astype(np.float32)

@@ -63,14 +63,13 @@ class Perceptron(nn.Module):
         heads: Heads,
         scheme: Scheme,
         gain: float,
-        head_scheme: Scheme | None = None,
         lstm_size: int = 0,
     ) -> "Perceptron":
         """Return a perceptron with initial weights, recurrent if `lstm_size` is not 0.
 
         See `draw_perceptron` for the others.
         """
-        drawn = (generator, sizes, heads, scheme, gain, head_scheme)
+        drawn = (generator, sizes, heads, scheme, gain)
         layers = draw_perceptron(*drawn, head_inputs=lstm_size or None)
         if not lstm_size:
             return cls(layers)

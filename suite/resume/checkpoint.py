@@ -18,7 +18,7 @@ from suite.nets.initialisation import at_most
 from suite.nets.recurrence import Memory, StackMemory
 from suite.resume.snapshot import BROKEN
 from suite.settings.presets import ConfigT
-from suite.settings.recorded import younger_settings
+from suite.settings.recorded import REMOVED, without_removed, younger_settings
 
 WEIGHTS, DESCRIPTION = "policy.safetensors", "policy.json"
 LARGEST_DESCRIPTION = 2**16
@@ -127,6 +127,9 @@ def config_of(
     missing = [name for name in names if name not in description]
     if missing:
         raise UsageError(f"unreadable policy: {DESCRIPTION} lacks {', '.join(missing)}")
+    gone = without_removed(description, fields).keys() & REMOVED.keys() - fields
+    if gone:  # it would act otherwise without a word
+        raise UsageError(f"unreadable policy: no setting {min(gone)} any more, as in {DESCRIPTION}")
     kept = {name: description[name] for name in names}
     module = str(kept["task"]).rpartition(":")[0]
     if module and module not in sys.modules:

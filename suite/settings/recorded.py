@@ -5,7 +5,12 @@ import json
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
-REMOVED: Mapping[str, Sequence[Any]] = {"device_draws": (False,), "evaluate_beside": (False, True)}
+REMOVED: Mapping[str, Sequence[Any]] = {
+    **{"device_draws": (False,), "evaluate_beside": (False, True)},
+    **{"log_std_bound": ("clip",), "bound_means": (False,), "last_layer_bound": (None,)},
+    **{"learn_alpha": (False,), "alpha_learning_rate": (3e-4,), "initial_alpha": (1.0,)},
+    **{"target_entropy_per_action": (-1.0,), "sample_without_replacement": (False,)},
+}
 """Settings of older records that are gone, and the values with which a run is as it is today."""
 
 
@@ -40,7 +45,6 @@ YOUNGER: Mapping[str, Mapping[str, Any]] = {
         **{"evaluation_epsilon": 1.0, "evaluation_rule": "deterministic"},
     },
     "sac_discrete": {"evaluation_rule": "sampled"},  # of policies; their epsilon may be below 1
-    "sac_value": {"log_std_bound": "clip", "bound_means": False},
 }
 """Settings that an agent got after its first records, and the values that those ran with.
 

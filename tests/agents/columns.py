@@ -20,7 +20,7 @@ UPDATES: dict[str, set[str]] = {
     "acer_continuous": {*acer_continuous.METRICS},
     "acer_continuous, learned": {*acer_continuous.METRICS, "learning_rate"},
 }
-UPDATES["sac_value, bounds"] = UPDATES["sac_value"] | {"alpha"}
+UPDATES["sac_value, bounds"] = UPDATES["sac_value"]
 UPDATES["sac_alf, options"] = UPDATES["sac_alf"] | {"prior_kl"}
 for each in ("sac_alf, mixed", "sac_alf, recurrent"):
     UPDATES[each] = UPDATES["sac_alf"] | UPDATES["sac_alf, discrete"]

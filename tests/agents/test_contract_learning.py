@@ -41,10 +41,11 @@ def expected_q_value(learner: Any) -> Tensor:
     return (logits.softmax(-1) * q_values).sum()
 
 
-NO_ENTROPY: dict[str, Any] = {
-    **{"env_steps": 350, "learning_starts": 100, "learn_alpha": False, "initial_alpha": 1e-6},
-    **{"hidden_sizes": (32, 32), "batch_size": 32, "tau": 0.1, "evaluation_interval": 350},
+REPLAYED: dict[str, Any] = {
+    **{"env_steps": 350, "learning_starts": 100, "evaluation_interval": 350},
+    **{"hidden_sizes": (32, 32), "batch_size": 32, "tau": 0.1},
 }
+NO_ENTROPY: dict[str, Any] = REPLAYED | {"learn_alpha": False, "initial_alpha": 1e-6}
 SMALL: dict[str, Any] = {"hidden_sizes": (32, 32), "evaluation_rule": "training"}
 FAST: dict[str, Any] = SMALL | {
     **{"env_steps": 2_000, "rmsprop_epsilon": 1e-5, "max_gradient_norm": 0.5, "entropy_coef": 0.0},
@@ -69,8 +70,8 @@ WORTH: dict[str, tuple[dict[str, Any], Callable[[Any], Tensor]]] = {
         ),
     ),
     "sac_value": (
-        NO_ENTROPY | {"learning_rate": 1e-2, "reward_scale": 1.0},
-        lambda learner: learner.value(torch.zeros(1, 1, 1)),
+        REPLAYED | {"learning_rate": 1e-2, "reward_scale": 1.0},
+        lambda learner: learner.value(torch.zeros(1, 1, 1)) / (1 + math.log(2)),  # uniform actions
     ),
     "sac_discrete": (
         NO_ENTROPY | {"critic_learning_rate": 1e-2, "target_period": 1, "tau": 0.2},

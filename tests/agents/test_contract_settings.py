@@ -27,8 +27,7 @@ OTHER: dict[str, Any] = {
     **{"hidden_gain": 0.5, "policy_head_gain": 0.3, "separate_heads": True, "initial_alpha": 0.3},
     **{"learn_alpha": False, "max_log_alpha": -1.0, "target_entropy_per_action": -3.0},
     **{"entropy_in_target": False, "action_gradient_clip": 1e-4, "count_warm_up": False},
-    **{"compensate_policy_period": False, "learning_rate": 3e-3, "bound_means": True},
-    **{"last_layer_bound": 3e-3, "sample_without_replacement": True, "normalise_entropy": False},
+    **{"compensate_policy_period": False, "learning_rate": 3e-3, "normalise_entropy": False},
     **{"prior": "uniform", "target_kl_per_action": 1.0, "same_action_prob": 0.5},
     **{"same_action_noise": 0.5, "reward_weights": (1.0, 0.0), "td_steps": 3, "td_lambda": 0.5},
     **{"lstm_size": 8, "prioritised_replay": False, "priority_exponent": 0.2},
@@ -57,7 +56,6 @@ OTHER: dict[str, Any] = {
 OTHER_OF: dict[tuple[str, str], Any] = {
     ("a2c", "initialisation"): "nnabla_rl",
     ("impala", "initialisation"): "truncated_normal",
-    ("sac_value", "learn_alpha"): True,
     ("impala", "learning_rate"): 0.0003,
     ("acer_continuous", "activation"): "tanh",
     ("acer", "shared_trunk"): False,
@@ -89,9 +87,6 @@ FELT: dict[str, dict[str, Any]] = {
 }
 NEEDED: dict[str, dict[str, Any]] = {
     **{name: {"initialisation": "orthogonal"} for name in ("hidden_gain", "policy_head_gain")},
-    **{
-        name: {"learn_alpha": True} for name in ("alpha_learning_rate", "target_entropy_per_action")
-    },
     "compensate_policy_period": {"policy_period": 2},
     "lstm_size": {"td_steps": 3, "shared_trunk": True},
     "decay_clip": {"learning_rate_decay_steps": 200},
@@ -176,19 +171,11 @@ REFUSED: list[tuple[str, dict[str, Any], str]] = [
     ("sac_alf", {"task": "CartPole-v1", "prior": "uniform"}, "prior"),
     ("a2c ppo impala acer acer_continuous", {"env_steps": 19}, "19"),
     (SACS, {"num_envs": 7}, "7"),
-    (SACS, {"initial_alpha": 0.0}, "initial_alpha"),
+    ("sac sac_discrete sac_alf", {"initial_alpha": 0.0}, "initial_alpha"),
     (SACS, {"hidden_sizes": ()}, "hidden_sizes"),
     ("sac sac_value sac_alf", {"log_std_min": 3.0}, "log_std_max 2.0, not 3.0"),
     ("sac_discrete", {"min_log_alpha": 2.0, "max_log_alpha": 1.0}, "min_log_alpha"),
     ("sac_discrete", {"replay_capacity": 15, "num_envs": 2}, "16, not 15"),
-    ("sac_value", {"sample_without_replacement": True, "learning_starts": 0}, "1, not 8"),
-    ("sac_value", {"sample_without_replacement": True, "replay_capacity": 6}, "8 trans.*, not 6"),
-    (
-        "sac_value",
-        {"sample_without_replacement": True, "num_envs": 4}
-        | {"batch_size": 10, "replay_capacity": 10},  # of which the replay keeps 8
-        "at most 8, not 10",
-    ),
     (SACS, {"replay_capacity": 100_000_000_000}, "replay_capacity must be in"),
     (ALL, {"env_threads": 9_999}, "env_threads must be in"),
     ("sac_value", {"learning_starts": None, "num_envs": 60}, "learning_starts .* 60, not 1000"),

@@ -60,14 +60,11 @@ ALF_OPTIONS: dict[str, Any] = {
 }
 """All that work on a task whose reward has one part."""
 MOMENTS: dict[str, Any] = {"normalise_observations": True, "observation_clip": 1.5}
-BOUNDS: dict[str, Any] = {
-    **{"log_std_min": 0.5, "log_std_max": 1.0, "log_std_bound": "tanh"},
-    "evaluation_rule": "sampled",
-}
+BOUNDS: dict[str, Any] = {"log_std_min": 0.5, "log_std_max": 1.0, "evaluation_rule": "sampled"}
 VARIANTS: dict[str, dict[str, Any]] = {
     **{agent: {} for agent in SETTINGS},
-    "sac, bounds": BOUNDS,
-    "sac_value, bounds": {**BOUNDS, "bound_means": True, "learn_alpha": True},
+    "sac, bounds": {**BOUNDS, "log_std_bound": "tanh"},
+    "sac_value, bounds": BOUNDS,
     "sac_discrete, critics": {"policy": "critics"},
     "sac_alf, options": {"task": "Reacher-v4", "reward_weights": (0.5, 0.5), **ALF_OPTIONS},
     "sac_alf, mixed": {"task": "Claw-v0"},

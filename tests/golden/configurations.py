@@ -269,10 +269,13 @@ TABLE: dict[str, dict[str, str]] = {
             "mujoco paper SAC task=Walker2d-v4 num_envs=1 num_critics=1 update_ratio=0.5 "
             "evaluation_rule=sampled replay_capacity=150 cut"
         ),
-        "learned temperature, tanh on means and bounds, distinct rows, two seeds, cut": (
-            "mujoco paper SAC task=Walker2d-v4 seeds=(3,4) learn_alpha=True initial_alpha=0.5 "
-            "reward_scale=1.0 log_std_bound=tanh bound_means=True last_layer_bound=0.003 "
-            "sample_without_replacement=True cut"
+        "dmc, hard target updates, actor seldom": (
+            "dmc paper SAC task=ReacherEasy-v1 seeds=(1,7) env_steps=160 update_ratio=4.0 tau=1.0 "
+            "target_period=50 policy_period=3"
+        ),
+        "mujoco-small, own scale, three layers": (
+            "mujoco-small paper SAC task=Reacher-v4 hidden_sizes=(16,8,16) num_critics=3 "
+            "reward_scale=0.5 log_std_min=-2.0 log_std_max=0.1"
         ),
     },
     "sac_alf": {

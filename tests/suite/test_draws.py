@@ -38,18 +38,6 @@ def test_rows_are_uniform_and_noise_is_normal() -> None:
         assert scipy.stats.kstest(noise[:, seed].flatten(), "norm").pvalue > 0.01
 
 
-def test_rows_drawn_without_replacement_are_distinct_and_uniform() -> None:
-    """Each set of rows is as likely; with as many rows as the replay has, all of them come."""
-    draw = Draws((3,), (1, 2, 1), torch.device("cpu"), replace=False)
-    pairs = torch.cat([draw(4).rows for _ in range(3_000)]).sort(1).values
-    assert (pairs[:, 0] < pairs[:, 1]).all()
-    counts = torch.bincount(pairs[:, 0] * 4 + pairs[:, 1])
-    assert scipy.stats.chisquare(counts[counts > 0]).pvalue > 0.01
-    assert (counts > 0).sum() == 6
-    everything = Draws((3,), (1, 7, 1), torch.device("cpu"), replace=False)(7)
-    assert everything.rows.sort().values.tolist() == [[0, 1, 2, 3, 4, 5, 6]]
-
-
 def test_priorities_decide_the_rows_and_their_weights() -> None:
     """Errors of the rows drawn last become priorities; the noise is what it was without them."""
     priorities = PriorityDraws(1, 10, 1.0, 0.0, 1.0)
