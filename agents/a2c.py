@@ -53,7 +53,7 @@ from suite.envs.tasks import Protocol
 from suite.envs.vector_env import Spaces
 from suite.nets.moments import DeviceMoments, RewardScale, RunningMoments
 from suite.nets.networks import FrameLayers, Trunk
-from suite.nets.optimisers import FlatWeights, InTurn, RMSprop
+from suite.nets.optimisers import FlatWeights, RMSprop
 from suite.player import Actor, Player, PolicyNetwork, rebuild
 from suite.record.recorder import Recorder
 from suite.resume.checkpoint import Policy, config_of
@@ -148,9 +148,6 @@ class Config(RMSpropConfig):
     """Weight of the policy's mean entropy, nats (the paper: 0.01; on MuJoCo 1e-4)."""
     max_gradient_norm: Positive | None = 0.5
     """Largest Euclidean norm of the whole gradient; None: not clipped."""
-    separate_optimisers: bool = False
-    """Whether policy and value losses each have their own optimiser, over all weights, and bound of
-    the gradient norm; the value's step comes after the policy's (nnabla-rl)."""
     reward_normalisation: Literal["none", "discounted_returns", "value_targets"] = "none"
     """`discounted_returns`: divide rewards by the running deviation of the discounted sum of past
     rewards; `value_targets`: the value head predicts returns divided by their running deviation,
@@ -223,7 +220,7 @@ class Learner:
     """Network, optimiser and running statistics of one seed."""
 
     network: ActorCritic
-    optimiser: RMSprop | InTurn
+    optimiser: RMSprop
     obs_moments: RunningMoments | None
     """Statistics that normalise observations; None: observations are not normalised."""
     return_moments: DeviceMoments
@@ -234,10 +231,7 @@ def make_learner(config: Config, spaces: Spaces, device: torch.device) -> Learne
     """Draw the initial weights of the only seed of `config` from its own stream."""
     (seed,) = config.seeds
     network = ActorCritic(config, spaces, stream(seed, "initial weights")).to(device)
-    weights = FlatWeights(network)
-    optimiser: RMSprop | InTurn = RMSprop(weights, config)
-    if config.separate_optimisers:
-        optimiser = InTurn(optimiser, RMSprop(weights, config))
+    optimiser = RMSprop(FlatWeights(network), config)
     obs_moments = RunningMoments(spaces.obs_shape) if config.normalise_observations else None
     return Learner(network, optimiser, obs_moments, DeviceMoments(device))
 
@@ -304,16 +298,8 @@ def update(
     log_probs, entropies, values = evaluate_actions(learner.network, batch.obs[:-1], batch.actions)
     advantages, returns = targets(learner, config, batch, values)
     parts = losses(log_probs, entropies, values, advantages, returns, batch.weights)
-    optimiser, bound = learner.optimiser, config.max_gradient_norm
-    if isinstance(optimiser, InTurn):
-        policy_loss = parts._replace(value=torch.zeros_like(parts.value)).total(config)
-        norm = optimiser.first.minimise(policy_loss, learning_rate, bound)
-        again = evaluate_actions(learner.network, batch.obs[:-1], batch.actions)
-        value_loss = losses(*again, advantages, returns, batch.weights).value
-        of_value = optimiser.second.minimise(config.value_coef * value_loss, learning_rate, bound)
-        norm = torch.hypot(norm, of_value)
-    else:
-        norm = optimiser.minimise(parts.total(config), learning_rate, bound)
+    loss, bound = parts.total(config), config.max_gradient_norm
+    norm = learner.optimiser.minimise(loss, learning_rate, bound)
     with torch.no_grad():
         rows = torch.stack([returns, returns - values]).double()
         moments = torch.cat([rows, rows.square()]) * batch.weights

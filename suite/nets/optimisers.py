@@ -122,16 +122,6 @@ class RMSprop(Optimiser):
         self._descend(gradient, learning_rate)
 
 
-class InTurn:
-    """Two optimisers of the same weights, each with averages of its own, for two losses.
-
-    The second makes its step from the weights after the first's.
-    """
-
-    def __init__(self, first: Optimiser, second: Optimiser) -> None:
-        self.first, self.second, self.weights = first, second, first.weights
-
-
 class Adam(Optimiser):
     """Adam (arXiv:1412.6980, Algorithm 1) with its authors' decays, 0.9 and 0.999."""
 

@@ -43,7 +43,7 @@ OTHER: dict[str, Any] = {
     **{"max_kl": 1e-6, "shared_trunk": True, "value_head_gain": 0.5, "initial_log_std": -1.0},
     **{"value_coef": 0.1, "reward_normalisation": "discounted_returns", "reward_clip": 0.01},
     **{"rmsprop_epsilon_in_root": False, "rmsprop_initial_average": 0.0, "rmsprop_decay": 0.9},
-    **{"rmsprop_epsilon": 0.1, "separate_optimisers": True, "policy_lag": 2, "drop_last_row": True},
+    **{"rmsprop_epsilon": 0.1, "policy_lag": 2, "drop_last_row": True},
     **{"clip_rho_threshold": 0.9, "clip_c_threshold": 0.9, "clip_pg_rho_threshold": 0.9},
     **{"trace_lambda": 0.5, "loss_reduction": "mean", "optimiser": "adam"},
     **{"lstm_inputs": "features", "replay_ratio": 1.0, "replay_count": "fixed", "replay_start": 40},

@@ -106,9 +106,6 @@ TABLE: dict[str, dict[str, str]] = {
         "classic, tuned, two seeds, cut": "classic tuned SAC task=Pendulum-v1 seeds=(2,9) cut",
     },
     "a2c": {
-        "classic, separate optimisers, cut": (
-            "classic rl_zoo CLASSIC task=CartPole-v1 separate_optimisers=True shared_trunk=True cut"
-        ),
         "classic, two seeds, cut": (
             "classic rl_zoo CLASSIC task=CartPole-v1 seeds=(1,2) evaluation_episodes=2 cut"
         ),
