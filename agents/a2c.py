@@ -168,13 +168,7 @@ FRAME_LAYERS = {  # DQN's of Nature 2015, and those of the A3C paper, Section 8
 
 
 class ActorCritic(PolicyNetwork):
-    """Policy and value: one trunk with two heads, or one trunk each.
-
-    Args:
-        config: the run's settings.
-        spaces: of the environment; log deviations of continuous actions are weights as well.
-        generator: the seed's stream of initial weights.
-    """
+    """Policy and value: one trunk with two heads, or one trunk each."""
 
     def __init__(self, config: Config, spaces: Spaces, generator: np.random.Generator) -> None:
         super().__init__(spaces)
@@ -333,11 +327,7 @@ def load(weights: Mapping[str, Tensor], description: Mapping[str, Any]) -> Polic
 
 
 def train(config: Config, recorder: Recorder) -> Learner:
-    """Train the only seed of `config` to its last step; return the learner.
-
-    Raises:
-        UsageError: for a missing GPU.
-    """
+    """Train the only seed of `config` to its last step; return the learner."""
     session = UnrollSession(config, recorder)
     learner = make_learner(config, session.env.spaces, session.device)
     network, moments = learner.network, learner.obs_moments

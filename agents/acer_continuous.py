@@ -273,13 +273,7 @@ PRESETS = read_presets("acer_continuous", Config)
 
 
 class GaussianPolicy(PolicyNetwork):
-    """The policy's network.
-
-    Args:
-        config: the run's settings.
-        spaces: of the environment.
-        generator: the seed's stream of initial weights.
-    """
+    """The policy's network."""
 
     def __init__(self, config: Config, spaces: Spaces, generator: np.random.Generator) -> None:
         super().__init__(spaces)
@@ -338,13 +332,7 @@ class GaussianPolicy(PolicyNetwork):
 
 
 class ActorCritic(nn.Module):
-    """Policy, V and A, a network each; they share the policy's LSTM.
-
-    Args:
-        config: the run's settings.
-        spaces: of the environment.
-        generator: the seed's stream of initial weights.
-    """
+    """Policy, V and A, a network each; they share the policy's LSTM."""
 
     def __init__(self, config: Config, spaces: Spaces, generator: np.random.Generator) -> None:
         super().__init__()
@@ -534,11 +522,7 @@ def load(weights: Mapping[str, Tensor], description: Mapping[str, Any]) -> Polic
 
 
 def train(config: Config, recorder: Recorder) -> Learner:
-    """Train the only seed of `config` to its last step; return the learner.
-
-    Raises:
-        UsageError: for a missing GPU.
-    """
+    """Train the only seed of `config` to its last step; return the learner."""
     session = UnrollSession(config, recorder)
     learner = make_learner(config, session.env.spaces, session.device)
     network, moments = learner.network.policy, learner.obs_moments

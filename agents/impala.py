@@ -342,13 +342,7 @@ FRAME_LAYERS = {
 
 
 class ActorCritic(PolicyNetwork):
-    """Policy and value: one trunk with two heads.
-
-    Args:
-        config: the run's settings.
-        spaces: of the environment; log deviations of continuous actions are weights as well.
-        generator: the seed's stream of initial weights.
-    """
+    """Policy and value: one trunk with two heads."""
 
     def __init__(self, config: Config, spaces: Spaces, generator: np.random.Generator) -> None:
         super().__init__(spaces)
@@ -516,11 +510,7 @@ def load(weights: Mapping[str, Tensor], description: Mapping[str, Any]) -> Polic
 
 
 def train(config: Config, recorder: Recorder) -> Learner:
-    """Train the only seed of `config` to its last step; return the learner.
-
-    Raises:
-        UsageError: for a missing GPU.
-    """
+    """Train the only seed of `config` to its last step; return the learner."""
     recorder.clock.seconds |= {"learner_idle": 0.0, "actor_idle": 0.0}
     session = UnrollSession(config, recorder, MetricRows())
     learner = make_learner(config, session.env.spaces, session.device)

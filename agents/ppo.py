@@ -207,13 +207,7 @@ FRAME_LAYERS = {  # by the height of frames: DQN's of Nature 2015, RLlib's for s
 
 
 class ActorCritic(PolicyNetwork):
-    """Policy and value: one trunk with two heads, or one trunk each.
-
-    Args:
-        config: the run's settings.
-        spaces: of the environment; log deviations of continuous actions are weights as well.
-        generator: the seed's stream of initial weights.
-    """
+    """Policy and value: one trunk with two heads, or one trunk each."""
 
     def __init__(self, config: Config, spaces: Spaces, generator: np.random.Generator) -> None:
         super().__init__(spaces)

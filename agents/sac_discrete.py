@@ -406,11 +406,7 @@ def load(weights: Mapping[str, Tensor], description: Mapping[str, Any]) -> Polic
 
 
 def train(config: Config, recorder: Recorder) -> Learner:
-    """Train every seed of `config` to its last step; return the learner.
-
-    Raises:
-        UsageError: for a missing GPU.
-    """
+    """Train every seed of `config` to its last step; return the learner."""
     session = Session(config, recorder, reset="same_step")
     spaces, device = session.env.spaces, session.device
     learner = make_learner(config, spaces, device)
