@@ -131,7 +131,7 @@ class Config(TransitionConfig):
     task: str = "HalfCheetah-v4"
     """Name of a task with continuous actions."""
     env_steps: Count = 1_000_000
-    """Environment steps of each seed (agent decisions); the warm-up counts if `count_warm_up`."""
+    """Environment steps of each seed (agent decisions); the warm-up counts."""
     hidden_sizes: Widths = (256, 256)
     """Widths of the hidden layers of actor and critics."""
     num_critics: Count = 2
@@ -174,8 +174,6 @@ class Config(TransitionConfig):
     """Factor on rewards before learning; recorded returns are unscaled."""
     learning_starts: Whole = 10_000
     """Uniformly random environment steps before the first update."""
-    count_warm_up: bool = True
-    """Whether those steps count towards `env_steps` and on every recorded axis."""
     policy_period: Count = 1
     """Critic updates per actor (and temperature) update."""
     compensate_policy_period: bool = True
@@ -194,12 +192,6 @@ class Config(TransitionConfig):
         lowest, highest, alpha = self.log_std_min, self.log_std_max, self.initial_alpha
         require(lowest < highest, f"log_std_min must be below log_std_max {highest}", lowest)
         require(alpha > 0 or not self.learn_alpha, "a learned initial_alpha must be above 0", alpha)
-
-    @property
-    def replay_size(self) -> int:
-        """Return the transitions that one seed's replay has room for: at most a run's."""
-        uncounted = 0 if self.count_warm_up else self.learning_starts
-        return min(self.replay_capacity, self.env_steps + uncounted + self.num_envs)
 
 
 PRESETS = read_presets("sac", Config)
@@ -388,8 +380,7 @@ def train(config: Config, recorder: Recorder) -> Learner:
     actor_updates = config.policy_period if config.compensate_policy_period else 1
     noise_shape = (1 + actor_updates, config.batch_size, action_size)
     session.updater(learn, replay, session.draws(noise_shape), learner, parts_due)
-    uncounted = 0 if config.count_warm_up else config.learning_starts  # at negative `env_steps`
-    session.begin(learner, store, warm_up=config.learning_starts, uncounted=uncounted)
+    session.begin(learner, store, warm_up=config.learning_starts)
     while session.continues(policy, learner.actor.weights_of, learner.health):
         if session.warms_up:
             actions = session.random_actions()

@@ -663,9 +663,7 @@ def train(config: Config, recorder: Recorder) -> Learner:
     # what changes beside the learner, or needs the host, is no graph
     launched_alone = prioritised or config.normalise_entropy or config.td_steps > 1
     session.updater(learn, replay, draws, learner, None if launched_alone else parts_due)
-    warm_up = config.learning_starts
-    uncounted = 0 if config.count_warm_up else warm_up  # at negative `env_steps`
-    session.begin(learner, store, warm_up=warm_up, uncounted=uncounted, further=[memory])
+    session.begin(learner, store, warm_up=config.learning_starts, further=[memory])
     while session.continues(evaluated, learner.weights_of, learner.health, evaluation_memory):
         if session.warms_up:
             actions = session.random_actions()

@@ -72,13 +72,13 @@ class Session:
             reward_parts=reward_parts,
         )
         self.env_steps = 0
-        """Environment steps of each seed so far, as the records count them."""
+        """Environment steps of each seed so far."""
         self.num_updates = 0
         self.action_streams = [stream(seed, "action noise") for seed in config.seeds]
         self._means, self._reward_sums = Means(), np.zeros(len(config.seeds))
         self._streams: list[Any] = [self.action_streams]
         self._updates: Updates | None = None
-        self._uncounted, self._warm_up, self._has_stepped = 0, 0, False
+        self._warm_up, self._has_stepped = 0, False
 
     def goes_on(self, env_steps: int) -> bool:
         """Return whether another stride fits into the run and a seed still learns."""
@@ -143,7 +143,7 @@ class Session:
     @property
     def warms_up(self) -> bool:
         """Return whether the next actions are drawn uniformly, before there is learning."""
-        return self.env_steps + self._uncounted < self._warm_up
+        return self.env_steps < self._warm_up
 
     def draws(self, noise_shape: tuple[int, int, int], **options: Any) -> Draws:
         """Return what draws for the updates of all seeds; see `Draws` for noise and options."""
@@ -174,13 +174,7 @@ class Session:
         self._updates = Updates(launch, replay, draws, self._means, late, every_step)
 
     def begin(
-        self,
-        learner: Any,
-        store: Store,
-        *,
-        warm_up: int,
-        uncounted: int = 0,
-        further: Sequence[Any] = (),
+        self, learner: Any, store: Store, *, warm_up: int, further: Sequence[Any] = ()
     ) -> None:
         """Play the past of a run that was killed into `store`, then restore its state.
 
@@ -188,10 +182,9 @@ class Session:
             learner: all that learns.
             store: stores a vector step, given its observations, its actions and its outcome.
             warm_up: environment steps before the first update.
-            uncounted: those among them that no record counts.
             further: random streams, and objects with a state, that the loop uses beside.
         """
-        self._store, self._warm_up, self._uncounted = store, warm_up, uncounted
+        self._store, self._warm_up = store, warm_up
         state = {"learner": learner, "streams": [*self._streams, *further]}
         state |= {"means": self._means, "reward_sums": self._reward_sums}
         if self._updates is not None:
@@ -201,7 +194,7 @@ class Session:
         for step, actions in self._journal.past():
             store(obs, actions, step)
             obs = step.obs
-        self.env_steps, self.num_updates = self._journal.resume(-uncounted, 0)
+        self.env_steps, self.num_updates = self._journal.resume(0, 0)
         self._recorder.clock.start()
 
     def continues(
@@ -252,8 +245,7 @@ class Session:
         self._journal.record(actions)
         self._store(obs, actions, step)
         self._reward_sums += step.raw_rewards.sum(1)
-        if self.env_steps > 0:
-            self._recorder.episodes(self.env_steps, step)
+        self._recorder.episodes(self.env_steps, step)
         clock.lap("environment")
 
     def learn(self, update: Callable[[int], dict[str, Tensor]] | None = None) -> None:
@@ -274,7 +266,7 @@ class Session:
     @property
     def _due(self) -> int:
         """Return how many updates have been due so far."""
-        steps = self.env_steps + self._uncounted - self._warm_up
+        steps = self.env_steps - self._warm_up
         return updates_due(self._config.update_ratio, steps)  # type: ignore[attr-defined]
 
     def random_actions(self) -> np.ndarray:

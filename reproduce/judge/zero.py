@@ -78,10 +78,10 @@ def first_update(config: Any) -> int:
     """Return the environment steps after which the first gradient update has been made.
 
     A run that ends there, or is evaluated before, has learned nothing or all but nothing. Agents
-    that learn from transitions update by their ratio after the warm-up (which SAC can leave out of
-    the count); those that learn from unrolls after the first, or, if they learn from replay alone,
-    after the first that fills it to its start. Rows of ignored actions count as steps here, so an
-    unroll's update may come a little earlier.
+    that learn from transitions update by their ratio after the warm-up; those that learn from
+    unrolls after the first, or, if they learn from replay alone, after the first that fills it to
+    its start. Rows of ignored actions count as steps here, so an unroll's update may come a little
+    earlier.
     """
     if hasattr(config, "unroll_length"):
         rows = config.unroll_length
@@ -89,9 +89,8 @@ def first_update(config: Any) -> int:
             rows *= max(math.ceil(config.replay_start / config.unroll_length), 1)
         return rows * config.num_envs
     warm_up = getattr(config, "warm_up_steps", config.learning_starts)
-    counted = warm_up if getattr(config, "count_warm_up", True) else 0
     strides = math.ceil((1 - 1e-6) / (config.update_ratio * config.num_envs))  # as `updates_due`
-    return counted + strides * config.num_envs
+    return warm_up + strides * config.num_envs
 
 
 def nothing_learned(reference: ReferenceScore, zero: Zero, config: Any) -> str:

@@ -75,19 +75,17 @@ def run_seconds(speed: Speed, config: Any, relative_speed: float = 1.0) -> float
 
     `relative_speed` is this machine's, over that of the row.
     """
-    warm_up = warm_up_steps(config)
-    learning = config.env_steps - (warm_up if getattr(config, "count_warm_up", True) else 0)
-    warm_up, learning = warm_up + min(learning, 0), max(learning, 0)
+    warm_up = min(warm_up_steps(config), config.env_steps)
     num_evaluations = -(-config.env_steps // config.evaluation_interval)
     seconds = speed.start_seconds + warm_up / speed.warm_up_steps_per_second
-    seconds += learning / speed.env_steps_per_second
+    seconds += (config.env_steps - warm_up) / speed.env_steps_per_second
     if config.evaluation_rule != "training":
         seconds += num_evaluations * speed.evaluation_seconds
     return seconds / relative_speed
 
 
 def warm_up_steps(config: Any) -> int:
-    """Return the environment steps before a run learns at its full rate, counted or not."""
+    """Return the environment steps before a run learns at its full rate."""
     if hasattr(config, "replay_start"):
         return config.replay_start * config.num_envs if config.replay_ratio else 0
     return getattr(config, "warm_up_steps", getattr(config, "learning_starts", 0))

@@ -10,7 +10,7 @@ REMOVED: Mapping[str, Sequence[Any]] = {
     **{"log_std_bound": ("clip",), "bound_means": (False,), "last_layer_bound": (None,)},
     **{"learn_alpha": (False,), "alpha_learning_rate": (3e-4,), "initial_alpha": (1.0,)},
     **{"target_entropy_per_action": (-1.0,), "sample_without_replacement": (False,)},
-    "separate_optimisers": (False,),
+    **{"separate_optimisers": (False,), "count_warm_up": (True,)},
 }
 """Settings of older records that are gone, and the values with which a run is as it is today."""
 

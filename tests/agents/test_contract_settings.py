@@ -26,7 +26,7 @@ OTHER: dict[str, Any] = {
     **{"critic_learning_rate": 3e-3, "alpha_learning_rate": 3e-3, "initialisation": "orthogonal"},
     **{"hidden_gain": 0.5, "policy_head_gain": 0.3, "separate_heads": True, "initial_alpha": 0.3},
     **{"learn_alpha": False, "max_log_alpha": -1.0, "target_entropy_per_action": -3.0},
-    **{"entropy_in_target": False, "action_gradient_clip": 1e-4, "count_warm_up": False},
+    **{"entropy_in_target": False, "action_gradient_clip": 1e-4},
     **{"compensate_policy_period": False, "learning_rate": 3e-3, "normalise_entropy": False},
     **{"prior": "uniform", "target_kl_per_action": 1.0, "same_action_prob": 0.5},
     **{"same_action_noise": 0.5, "reward_weights": (1.0, 0.0), "td_steps": 3, "td_lambda": 0.5},
@@ -222,7 +222,6 @@ class Stop(Exception):
 
 MEMORY: list[tuple[str, dict[str, Any]]] = [
     *((agent, {"task": "Humanoid-v4"}) for agent in ("sac", "sac_value")),
-    ("sac", {"count_warm_up": False}),
     ("sac_alf", {"task": "Reacher-v4", "reward_weights": (1.0, 1.0)}),
     ("sac_alf", {"task": "Claw-v0", "replay_capacity": 100}),
     *(("sac_discrete", {"task": task}) for task in ("CartPole-v1", "Acrobot-v1")),

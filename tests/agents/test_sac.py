@@ -212,14 +212,6 @@ def test_the_temperature_moves_the_entropy_to_its_target(
 # Training
 
 
-def test_a_warm_up_that_does_not_count_is_on_no_axis(tmp_path: Path) -> None:
-    """With `count_warm_up` off, 60 recorded steps follow 40 unrecorded ones: 60 updates."""
-    _, recorder = train(replace(SHORT, count_warm_up=False), tmp_path)
-    updates = table(recorder, "updates.csv")
-    assert updates.env_steps.tolist() == [10, 20, 30, 40, 50, 60]
-    assert updates.num_updates.iloc[-1] == 60
-
-
 def test_a_policy_period_compensates_only_if_asked(tmp_path: Path) -> None:
     """Period 2: the actor takes as many steps as the critics with compensation, half without."""
     counts = []

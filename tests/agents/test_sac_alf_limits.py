@@ -33,7 +33,7 @@ OF_SAC: tuple[dict[str, Any], ...] = (
         **{"initialisation": "lecun_normal", "log_std_bound": "tanh", "log_std_min": -0.2},
         **{"log_std_max": 0.1, "max_log_alpha": -1.5, "entropy_in_target": False},
         "action_gradient_clip": 1e-3,
-        **{"count_warm_up": False, "batch_size": 16, "log_interval": 20},
+        **{"batch_size": 16, "log_interval": 20},
         **{"policy_period": 2, "compensate_policy_period": False, "target_period": 3},
         **{"evaluation_interval": 30, "evaluation_episodes": 2},
     },

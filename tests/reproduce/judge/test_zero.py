@@ -76,7 +76,6 @@ def test_the_source_s_untrained_policy_comes_before_ours() -> None:
         ("sac", {"learning_starts": 100, "update_ratio": 1.0}, 101),
         ("sac", {"learning_starts": 100, "update_ratio": 0.25}, 104),
         ("sac", {"learning_starts": 100, "update_ratio": 0.3}, 104),
-        ("sac", {"learning_starts": 100, "count_warm_up": False}, 1),
         ("sac", {"learning_starts": 96, "num_envs": 8, "update_ratio": 0.1}, 112),
         ("sac_value", {"learning_starts": 50}, 51),
         ("a2c", {"unroll_length": 5, "num_envs": 16}, 80),
@@ -104,8 +103,7 @@ def test_the_first_update_is_that_of_the_training_loop(agent: str) -> None:
             assert first_update(config) % config.unroll_rows == 0
             continue
         warm_up = getattr(config, "warm_up_steps", config.learning_starts)
-        uncounted = 0 if getattr(config, "count_warm_up", True) else warm_up
-        beyond = first_update(config) + uncounted - warm_up
+        beyond = first_update(config) - warm_up
         assert updates_due(config.update_ratio, beyond) >= 1
         assert updates_due(config.update_ratio, beyond - config.num_envs) == 0
 
