@@ -89,7 +89,7 @@ def _run_sweep(request: Request, cluster: Cluster | None, chosen: Sequence[Seque
     console.print(sweep.plan_table(variants))
     if request.dry_run:
         return 0
-    name = f"sweep-{plans[0].name.replace('/', '-')}-{folder_name(sweep.swept(plans))}"
+    name = f"sweep-{plans[0].name.replace('/', '-')}-{folder_name([*variants])}"
     path = root / f"{name}.csv"
     status = sweep.run(variants, path, console, partial(_train, console=console))
     if request.open and status != 130:

@@ -127,7 +127,7 @@ def test_from_command_to_table(tmp_path: Path, say: Say, monkeypatch: pytest.Mon
     for plan in plans:
         assert f"{plan.directory}/index.html" in out
         assert (plan.directory / "index.html").exists()
-    name = f"sweep-sac-classic-{plans[0].source}-gamma"
+    name = f"sweep-sac-classic-{plans[0].source}-gamma=0.9,gamma=0.99"
     assert (tmp_path / "runs" / f"{name}.csv").exists()
     assert f"learning curves: runs/{name}.png, .svg, .pdf" in " ".join(out.split())
     assert mirrors == [(plan.directory, "tensorboard") for plan in plans]
