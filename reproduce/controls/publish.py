@@ -69,7 +69,8 @@ def check_publishable(plan: Plan) -> None:
             started = " ".join(map(str, plan.declared[task]))
             raise UsageError(
                 f"--publish: {task} was started with seeds {started}: a reference has the seeds "
-                "that were declared before any was run; start anew with another --runs-dir"
+                "that were declared before any was run; start anew with --fresh or "
+                "another --runs-dir"
             )
         if plan.rule != "training" and steps % interval:
             raise UsageError(

@@ -201,7 +201,8 @@ def _describe(
     """Return a run's row of `runs.csv`.
 
     A damaged run, and a finished one without a score, count as failed. Running is what somebody
-    holds the lease of; a begun run that nobody holds is `interrupted`.
+    holds the lease of; a begun run that nobody holds is `interrupted`, and one that is to be
+    extended `planned`.
     """
     record = read_record(run.directory) or {}
     status, error = run.status, run.error
@@ -214,7 +215,7 @@ def _describe(
     elif status == "running":
         status = "interrupted"
     elif status == "shorter":
-        status = "planned"  # with more steps than it has
+        status = "planned"
     elif status == "finished" and not math.isfinite(reached):
         window = f"({0.9 * run.env_steps:,.0f}, {run.env_steps:,}]"
         status, error = "failed", f"finished without a {rule} score in {window}"

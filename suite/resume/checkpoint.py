@@ -129,7 +129,11 @@ def config_of(
         raise UsageError(f"unreadable policy: {DESCRIPTION} lacks {', '.join(missing)}")
     gone = without_removed(description, fields).keys() & REMOVED.keys() - fields
     if gone:  # it would act otherwise without a word
-        raise UsageError(f"unreadable policy: no setting {min(gone)} any more, as in {DESCRIPTION}")
+        was = f"{min(gone)} = {description[min(gone)]!r}"
+        raise UsageError(
+            f"{DESCRIPTION} has {was}, which this agent has no more: load the policy by the code "
+            "that trained it"
+        )
     kept = {name: description[name] for name in names}
     module = str(kept["task"]).rpartition(":")[0]
     if module and module not in sys.modules:

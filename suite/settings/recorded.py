@@ -16,7 +16,7 @@ REMOVED: Mapping[str, Sequence[Any]] = {
 
 
 def without_removed(settings: Mapping[str, Any], known: Collection[str]) -> dict[str, Any]:
-    """Return recorded settings but for those in `REMOVED`.
+    """Return recorded settings but for those that are gone and had a value of `REMOVED`.
 
     Names that an agent has today, which are `known`, mean what they say.
     """

@@ -232,8 +232,8 @@ def test_failures_come_first_and_lead_to_their_logs(tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("undrawn")
-def test_no_task_vanishes(tmp_path: Path) -> None:
-    """Not even `NA`."""
+def test_a_task_called_na_is_a_task(tmp_path: Path) -> None:
+    """Read from a table it is no missing value."""
     write(tmp_path, verdicts=[verdict("A", "reproduced"), verdict("NA", "below")])
     assert "1 of 2 tasks reproduced, 1 below." in Page(report.write_page(tmp_path)).text
     assert all(task in printed(terminal(tmp_path)) for task in ("A ", "NA "))

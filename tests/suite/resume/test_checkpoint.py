@@ -60,7 +60,9 @@ def test_a_policy_with_a_setting_that_is_gone_is_refused_unless_it_made_no_diffe
     """The value that an agent has kept is no reason to refuse; nor is a setting that it has."""
     description = {**DESCRIPTION, "clip": None}
     config_of(Config, description | {"log_std_bound": "clip"}, ("hidden_sizes", "clip"))
-    with pytest.raises(UsageError, match="no setting log_std_bound any more"):
+    with pytest.raises(
+        UsageError, match="has log_std_bound = 'tanh', which this agent has no more"
+    ):
         config_of(Config, description | {"log_std_bound": "tanh"}, ("hidden_sizes", "clip"))
 
 
