@@ -10,7 +10,7 @@ a temperature of its own. Lines are those of alf/algorithms/sac_algorithm.py, or
 
 | what                                        | ALF                      | here                    |
 |---------------------------------------------|--------------------------|-------------------------|
-| continuous actions, density under the tanh  | lines 575-583            | `squash` of `sac.py`    |
+| continuous actions, density under the tanh  | lines 575-583           | `squash` of `agents.sac` |
 | pi_d = softmax(min_k Q_k(s, c, .) / alpha_d) | lines 598-601           | `choice_log_probs`      |
 | prior that repeats the previous action      | prior_actor.py:27-157    | `same_action_log_probs` |
 | log pi - log prior in place of log pi       | lines 405-416, 928-932   | `log_ratios`            |

@@ -186,7 +186,7 @@ def test_what_is_published_is_in_the_tables() -> None:
 
 def test_every_column_of_a_grids_tables_is_explained() -> None:
     """Once, under its file's name, and no column that the file has not."""
-    known: dict[str, Any] = COLUMNS | {"sweep-<agent>-<suite>-<source>-<settings>": sweep.COLUMNS}
+    known: dict[str, Any] = COLUMNS | {"sweep-<agent>-<suite>-<source>-<variants>": sweep.COLUMNS}
     known |= {"turns": measure.COLUMNS, "same_work": same_work.COLUMNS}
     said = {name.removesuffix(".csv"): sorted(found) for name, found in columns().items()}
     assert {name: sorted(own) for name, own in known.items()}.items() <= said.items()
