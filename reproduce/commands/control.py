@@ -1,14 +1,13 @@
 """`control` runs somebody else's program as a grid of ours."""
 
 from collections.abc import Sequence
-from dataclasses import replace
 
 from reproduce.commands import flags
 from reproduce.commands.grid import plan_table, run_plan
 from reproduce.controls import peer
 from reproduce.controls.publish import check_publishable, publish
-from reproduce.plan.places import check_memory, fresh_directory
-from reproduce.plan.request import GRID, SIZE, add_flags, read_request
+from reproduce.plan.places import check_memory
+from reproduce.plan.request import GRID, SIZE, add_flags, read_request, started_anew
 from reproduce.plan.status import check_extensions
 from reproduce.run.view import say
 
@@ -24,9 +23,7 @@ def main(argv: Sequence[str]) -> int:
         help="write what was measured to results/references/<peer>_control",
     )
     options = parser.parse(argv)
-    request = read_request(options)
-    if request.fresh:
-        request = replace(request, runs_dir=fresh_directory(request.runs_dir), fresh=False)
+    request = started_anew(read_request(options))
     plan = peer.make_control(options.peer, **vars(request))
     check_extensions(plan, plan.runs())
     check_memory(plan)

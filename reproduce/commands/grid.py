@@ -14,9 +14,9 @@ from reproduce.commands import flags
 from reproduce.plan.declared import keep_declared
 from reproduce.plan.grid import Plan
 from reproduce.plan.make import folder_name, make_plan, save_plan, variants_of, way_on
-from reproduce.plan.places import Cluster, check_memory, check_writable, fresh_directory
+from reproduce.plan.places import Cluster, check_memory, check_writable
 from reproduce.plan.presets import left_out, presets_of
-from reproduce.plan.request import Request, add_flags, read_request
+from reproduce.plan.request import Request, add_flags, read_request, started_anew
 from reproduce.plan.status import by_task, check_extensions, name_of_settings, refuse_mixture
 from reproduce.run.view import say
 from reproduce.words import counted
@@ -57,8 +57,7 @@ def main(argv: Sequence[str], commands: str = "") -> int:
 
 def _run(request: Request, cluster: Cluster | None) -> int:
     chosen = variants_of(request.agent, request.suite, request.source, request.settings)
-    if request.fresh:
-        request = replace(request, runs_dir=fresh_directory(request.runs_dir), fresh=False)
+    request = started_anew(request)
     if len(chosen) > 1:
         return _run_sweep(request, cluster, chosen)
     plan, console = _make_plan(request, cluster), flags.make_console()

@@ -40,14 +40,9 @@ COMPARED = (
 )
 
 
-def swept(plans: Sequence[Plan]) -> list[str]:
-    """Return the settings in which plans differ."""
-    return [key for key in plans[0].settings if len({plan.settings[key] for plan in plans}) > 1]
-
-
 def variants_of(plans: Sequence[Plan]) -> Variants:
     """Name the variants of a sweep; a `UsageError` names identical or incomparable ones."""
-    keys = swept(plans)
+    keys = [key for key in plans[0].settings if len({plan.settings[key] for plan in plans}) > 1]
     variants = {" ".join(f"{key}={plan.settings[key]}" for key in keys): plan for plan in plans}
     known: dict[str, str] = {}
     for name, plan in variants.items():

@@ -206,11 +206,12 @@ def _describe(
     """
     record = read_record(run.directory) or {}
     status, error = run.status, run.error
+    has_to_run = status in ("running", "planned", "shorter")
     if status == "damaged":
         status, error = "failed", run.remark or error
-    elif status in ("running", "planned", "shorter") and run.key in failures:
+    elif has_to_run and run.key in failures:
         status, error = "failed", failures[run.key]
-    elif status in ("running", "planned", "shorter") and holders.is_held_of_late(run.directory):
+    elif has_to_run and holders.is_held_of_late(run.directory):
         status = "running"
     elif status == "running":
         status = "interrupted"

@@ -150,12 +150,6 @@ def check_memory(plan: "Plan") -> None:
     )
 
 
-def fresh_directory(runs_dir: Path) -> Path:
-    """Return a folder for runs inside `runs_dir` that does not exist: `fresh-1`, `fresh-2`, ..."""
-    places = (runs_dir / f"fresh-{number}" for number in itertools.count(1))
-    return next(place for place in places if not place.exists())
-
-
 def check_writable(directory: Path, flag: str = "--runs-dir") -> None:
     """Raise a `UsageError` unless files can be made in `directory`, which need not exist yet."""
     existing = directory

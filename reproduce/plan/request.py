@@ -184,6 +184,15 @@ def check(request: Request) -> None:
         raise UsageError("--seeds: a seed is named twice")
 
 
+def started_anew(request: Request) -> Request:
+    """Return a request whose runs directory is a new one if it asks for `fresh`: `fresh-1`, ..."""
+    if not request.fresh:
+        return request
+    places = (request.runs_dir / f"fresh-{number}" for number in itertools.count(1))
+    place = next(place for place in places if not place.exists())
+    return dataclasses.replace(request, runs_dir=place, fresh=False)
+
+
 def words_of(request: Request) -> list[str]:
     """Return the words of the command line that ask for a request."""
     words = [request.agent, request.suite]
