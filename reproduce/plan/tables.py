@@ -4,6 +4,7 @@ import errno
 import io
 from pathlib import Path
 
+import numpy as np
 import pandas as pd
 
 from suite.base.errors import UsageError
@@ -13,6 +14,8 @@ from suite.settings.config import MOST_STEPS
 
 COUNTS = ("env_steps", "num_updates", "episode_length")
 """Columns of whole numbers, not below 0."""
+LARGEST = 1e100
+"""Largest finite number in a table: sums of squares are finite, too."""
 SHARES = ("environment_share", "acting_share", "learning_share")
 EXPECTED = {
     "episodes.csv": EPISODE_COLUMNS,
@@ -49,8 +52,10 @@ def read_table(path: Path) -> pd.DataFrame:
             raise UsageError(f"unreadable {path}: no column {column}")
     for column in table if expected else ():
         cells = table[column].to_numpy()
-        if cells.dtype.kind not in "iuf" or (
-            column in COUNTS and not (cells.min() >= 0 and cells.max() <= MOST_STEPS)
+        if (
+            cells.dtype.kind not in "iuf"
+            or (column in COUNTS and not (cells.min() >= 0 and cells.max() <= MOST_STEPS))
+            or np.abs(cells[np.isfinite(cells)]).max(initial=0) > LARGEST
         ):
             raise UsageError(f"unreadable {path}: {column} holds what cannot be one")
     return table

@@ -277,6 +277,7 @@ def test_one_bad_run_never_sinks_a_report(
     @example("evaluations.csv", 0, 0, "a", None)
     @example("evaluations.csv", 1, 0, "x", None)
     @example("evaluations.csv", 1, 1, "inf", None)
+    @example("evaluations.csv", 1, 1, "1e195", None)  # its square is no float
     @example("timing.csv", 2, 0, CELLS[6], None)
     @example("timing.csv", 1, 1, "", None)
     @example("run.json", 0, keys.index("wall_seconds"), "", "x")
