@@ -158,10 +158,6 @@ def plan_table(plan: Plan) -> Table:
         device = plan.device + (f" ({len(plan.gpus)} GPUs)" if len(plan.gpus) > 1 else "")
         processes = f"{counted(len(groups), 'process')}, {plan.workers} side by side on {device}"
         caption = f"{processes}, into {plan.directory}."
-    folder = plan.published_folder
-    if taken := sum(run.has_ended and run.directory.is_relative_to(folder) for run in runs):
-        caption += f" Finished in results/published/{plan.name}: {taken}; --no-published"
-        caption += " trains your own."
     columns = ("task", "env steps", "seeds", "already finished", "to run")
     look = {"caption": printable(caption), "caption_justify": "left"}
     table = flags.make_table(*columns, title=f"{plan.title}, budget {plan.budget}", **look)

@@ -12,7 +12,7 @@ from reproduce.commands import flags
 from reproduce.gather import references
 from reproduce.gather.baseline import with_baseline
 from reproduce.plan.grid import Plan
-from reproduce.plan.make import command, load_plan, load_published_plan, way_on
+from reproduce.plan.make import command, load_plan, way_on
 from reproduce.plan.places import check_writable
 from reproduce.plan.presets import presets_of
 from reproduce.plan.request import FIELDS, GRID, add_flags, read_request
@@ -30,12 +30,8 @@ def main(argv: Sequence[str]) -> int:
         raise UsageError(f"--runs-dir: there is no folder {request.runs_dir}")
     check_writable(request.runs_dir)
     where = (request.agent, request.suite, request.source, request.runs_dir)
-    plan, console = load_published_plan(*where), flags.make_console()
-    if plan is not None:
-        this = f"this is results/published/{plan.name}"
-        say(console, f"This grid was not run in {request.runs_dir}; {this}:")
-    plan = plan or load_plan(*where)
-    return report(with_baseline(replace(plan, open=request.open)), console)
+    plan = replace(load_plan(*where), open=request.open)
+    return report(with_baseline(plan), flags.make_console())
 
 
 def without_updates(plan: Plan) -> list[str]:

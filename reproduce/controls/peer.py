@@ -176,7 +176,7 @@ def read_peer(name: str, agent: str) -> Peer:
         verb=("control", name),
         prefix=f"{facts['title']}: ",
         pins=dict(line.split("==", 1) for line in pinned.split() if "==" in line),
-        asked={"device": "auto", "published": True},
+        asked={"device": "auto"},
         name=name,
         agent=agent,
         sets=of["sets"],
@@ -199,7 +199,7 @@ def make_control(peer: str, agent: str, suite: str, **asked: Any) -> Plan:
     """
     found, runs_dir = read_peer(peer, agent), asked.get("runs_dir", RUNS)
     folder = runs_dir / "controls" / peer
-    own: dict[str, Any] = {"runs_dir": folder, "device": "cpu", "published": False}
+    own: dict[str, Any] = {"runs_dir": folder, "device": "cpu"}
     others = (name for of, name in presets_of(agent) if of == suite and not name.endswith(SUFFIX))
     own["source"] = asked.get("source") or next(others, None)  # None: make_plan says what lacks
     plan = make_plan(agent, suite, **asked | own)

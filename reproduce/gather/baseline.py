@@ -5,9 +5,8 @@ What they measured becomes the tables that a source has in `results/references`,
 """
 
 import dataclasses
-import functools
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -19,13 +18,13 @@ from reproduce.gather.references import COLUMNS, Source, lend
 from reproduce.plan import grid as planning
 from reproduce.plan.declared import PLAN, declared_in
 from reproduce.plan.grid import Plan, Run
-from reproduce.plan.make import load_grid, read_grid
+from reproduce.plan.make import read_grid
 from reproduce.plan.presets import Source as Settings
 from reproduce.plan.presets import presets_of, source_of
 from reproduce.plan.status import NOT_SETTINGS, settings_of
 from suite.base.errors import UsageError, nearest
 from suite.envs.tasks import find_task, folder_of
-from suite.record.records import ENDED, read_record
+from suite.record.records import read_record
 from suite.settings.recorded import recorded_settings
 
 MEASURES = ("evaluation_rule", "evaluation_interval", "evaluation_episodes")
@@ -135,18 +134,18 @@ def _read(plan: Plan, folder: Path) -> Baseline:
     tasks = [task for task in plan.tasks if task in saved["env_steps"]]
     if not tasks:
         raise _refusal(plan, f"{folder} has none of the tasks {', '.join(plan.tasks)}")
-    grid = functools.cache(lambda: load_grid(folder))
     runs, records = [], []
     for task in tasks:
         steps, there = saved["env_steps"][task], folder / folder_of(task)
         planned = tuple(saved["seeds"][: saved["num_seeds"][task]])
         for seed in declared.get((task, steps), planned):
-            run, record = _ended(Run(task, seed, steps, there / f"seed-{seed}"), grid)
-            if run.status != "finished":
+            run = Run(task, seed, steps, there / f"seed-{seed}", status="finished")
+            record = read_record(run.directory) or {"status": "planned"}
+            if record["status"] != "finished":
                 raise _refusal(
                     plan,
-                    f"{task} seed {seed} in {folder} is {run.status}, and a baseline needs every "
-                    "run: go on with that grid first",
+                    f"{task} seed {seed} in {folder} is {record['status']}, and a baseline needs "
+                    "every run: go on with that grid first",
                 )
             if (end := record["config"]["env_steps"]) < plan.env_steps[task]:
                 raise _refusal(
@@ -162,15 +161,6 @@ def _read(plan: Plan, folder: Path) -> Baseline:
     settings = recorded_settings(type(next(iter(known)).config), first["config"])
     settings = {key: value for key, value in settings.items() if key not in NOT_SETTINGS}
     return Baseline(name, folder, settings, tuple(runs))
-
-
-def _ended(run: Run, grid: Callable[[], Plan]) -> tuple[Run, dict[str, Any]]:
-    """Return a run of a grid where it has ended, there or published, and its record."""
-    record = read_record(run.directory)
-    if record and record["status"] in (*ENDED, "damaged"):
-        return dataclasses.replace(run, status=record["status"]), record
-    run = grid().run(*run.key)  # may count a published one
-    return run, read_record(run.directory) or {}
 
 
 def _refuse_other_measures(plan: Plan, found: Baseline) -> None:

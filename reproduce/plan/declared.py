@@ -19,22 +19,20 @@ if TYPE_CHECKING:
     from reproduce.plan.grid import Plan
 
 PLAN = "plan.json"
+FRESH = "--fresh and other --seeds"
 MIN_SEEDS = 3
 """Smallest number of seeds that is tested."""
 Declared = dict[tuple[str, int], tuple[int, ...]]
 """Declared seeds by task and environment steps, in the order in which they were asked for."""
 
 
-def keep_declared(plan: "Plan", *, counts_begun: bool = False, own_first: bool = False) -> "Plan":
+def keep_declared(plan: "Plan", *, counts_begun: bool = False) -> "Plan":
     """Return the plan with the seeds that were declared when its tasks were first started.
 
-    Where published runs count, the seeds that were declared for them hold: their scores are known;
-    with `own_first`, after those of its own folder. With `counts_begun` a task also runs the seeds
-    that it was declared, or begun, with. A plan that drops a declared seed, or picks some of those
-    that were begun, is refused by a `UsageError`.
+    With `counts_begun` a task also runs the seeds that it was declared, or begun, with. A plan that
+    drops a declared seed, or picks some of those that were begun, is refused by a `UsageError`.
     """
-    own, published = declared_in(read_plan(plan.directory / PLAN)), _of_published_runs(plan)
-    before = published | own if own_first else own | published
+    before = declared_in(read_plan(plan.directory / PLAN))
     if counts_begun:
         plan = _with_begun(plan, before)
     declared: dict[str, tuple[int, ...]] = {}
@@ -43,22 +41,12 @@ def keep_declared(plan: "Plan", *, counts_begun: bool = False, own_first: bool =
         declared[task] = before.get(key, seeds)
         if not set(declared[task]) <= set(seeds):
             raise UsageError(
-                f"{task} was {'published' if key in published else 'started'} with "
-                f"{counted(len(declared[task]), 'declared seed')}: go on with --seeds "
-                f"{_words(declared[task])}, or start anew beside it with {_fresh(plan)}"
+                f"{task} was started with {counted(len(declared[task]), 'declared seed')}: go on "
+                f"with --seeds {_words(declared[task])}, or start anew beside it with {FRESH}"
             )
         if key not in before and not counts_begun and len(seeds) >= MIN_SEEDS:
             _refuse_picking(plan, task, seeds)
     return replace(plan, declared=declared)
-
-
-def _of_published_runs(plan: "Plan") -> Declared:
-    """Return what is declared for the published runs that count for a plan."""
-    folder = plan.published_folder
-    published = declared_in(read_plan(folder / PLAN)) if plan.published else {}
-    runs = plan.runs() if published else []
-    taken = {run.task for run in runs if run.directory.is_relative_to(folder)}
-    return {key: seeds for key, seeds in published.items() if key[0] in taken}
 
 
 def _with_begun(plan: "Plan", declared: Declared) -> "Plan":
@@ -85,13 +73,8 @@ def _refuse_picking(plan: "Plan", task: str, seeds: Sequence[int]) -> None:
     if others and begun & set(seeds):
         raise UsageError(
             f"{task} was begun with seeds {_words(others)}, too, and a verdict leaves none out: "
-            f"use --seeds {_words((*seeds, *others))}, or start anew beside them with "
-            f"{_fresh(plan)}"
+            f"use --seeds {_words((*seeds, *others))}, or start anew beside them with {FRESH}"
         )
-
-
-def _fresh(plan: "Plan") -> str:
-    return "--fresh " + "--no-published " * plan.published + "and other --seeds"
 
 
 def _words(seeds: Sequence[int]) -> str:

@@ -140,11 +140,6 @@ class Plan(Request):
         return (*self.maker.departures(self), *changed)
 
     @property
-    def published_folder(self) -> Path:
-        """Return where the published runs of this grid would lie."""
-        return PUBLISHED / self.name
-
-    @property
     def gpus(self) -> tuple[str, ...]:
         """Return the GPUs of this machine that its processes are dealt to, if any."""
         return () if self.cluster else gpus_of(self.device)

@@ -239,31 +239,18 @@ def load_plan(agent: str, suite: str, source: str | None, runs_dir: Path) -> Pla
     return load_grid(source_of(agent, suite, source).folder(runs_dir))
 
 
-def load_published_plan(agent: str, suite: str, source: str | None, runs_dir: Path) -> Plan | None:
-    """Return the plan of a published grid, with its reports below `runs_dir`.
-
-    None if the grid was run below `runs_dir`, or is not published.
-    """
-    found = source_of(agent, suite, source)
-    published = found.folder(planning.PUBLISHED)
-    if (found.folder(runs_dir) / PLAN).exists() or not (published / PLAN).exists():
-        return None
-    return keep_declared(dataclasses.replace(load_grid(published, runs_dir), published=True))
-
-
 def read_grid(folder: Path) -> dict[str, Any]:
     """Return the content of a grid's `plan.json`; a `UsageError` if there is none."""
     saved = read_plan(folder / PLAN)
     if saved is None:
-        raise UsageError(f"nothing was run here: {folder / PLAN} does not exist")
+        published = planning.PUBLISHED / folder.parent.name / folder.name / "index.html"
+        ours = f"; {published} has ours" if published.exists() else ""
+        raise UsageError(f"nothing was run here: {folder / PLAN} does not exist{ours}")
     return saved
 
 
-def load_grid(folder: Path, runs_dir: Path | None = None) -> Plan:
-    """Return the plan that was last run in a folder `<agent>-<suite>/<source>`, as `load_plan`.
-
-    Its runs and reports are in `runs_dir`; None: there.
-    """
+def load_grid(folder: Path) -> Plan:
+    """Return the plan that was last run in a folder `<agent>-<suite>/<source>`, as `load_plan`."""
     saved = read_grid(folder)
     for task in saved["env_steps"]:
         module = task.rpartition(":")[0]
@@ -278,6 +265,6 @@ def load_grid(folder: Path, runs_dir: Path | None = None) -> Plan:
     asked: dict[str, Any] = {name: saved[name] for name in [*SAVED][2:]}
     asked |= {"source": folder.name, "settings": settings, "baseline": saved.get("baseline")}
     asked |= {"device": "cpu"}  # its own may not be here
-    asked |= {"runs_dir": runs_dir or folder.parent.parent}
+    asked |= {"runs_dir": folder.parent.parent}
     plan = make_plan(saved["agent"], saved["suite"], **asked)
-    return keep_declared(dataclasses.replace(plan, device=saved["device"]), own_first=True)
+    return keep_declared(dataclasses.replace(plan, device=saved["device"]))

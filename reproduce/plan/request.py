@@ -65,7 +65,6 @@ class Request:
         metavar="AGENT",
     )
     runs_dir: Path = flag(RUNS, "default: runs", type=Path, metavar="DIR")  # noqa: RUF009
-    published: bool = flag(True, "retrain even if published runs exist", name="--no-published")
     checkpoint_minutes: float | None = flag(
         None,
         "time between two checkpoints of a run (default: 5; 0: at every update)",
@@ -106,7 +105,7 @@ class Request:
 FIELDS: Mapping[str, Field[Any]] = {field.name: field for field in fields(Request)}
 GROUPS = {
     "what": ("agent", "suite", "tasks", "source", "settings", "baseline"),
-    "how much": ("budget", "seeds", "num_seeds", "env_steps", "published", "fresh", "dry_run"),
+    "how much": ("budget", "seeds", "num_seeds", "env_steps", "fresh", "dry_run"),
     "how": (
         *("device", "workers", "launcher", "ray_address"),
         *("checkpoint_minutes", "drop_checkpoints", "keep_best"),
@@ -119,7 +118,7 @@ GRID = ("agent", "suite", "source", "runs_dir")
 SIZE = ("tasks", "budget", "env_steps", "workers", "settings", "num_seeds", "seeds")
 SAVED: Mapping[str, Any] = {
     **{"agent": str, "suite": str, "source": str, "budget": str, "env_steps": dict, "seeds": list},
-    **{"settings": dict, "device": str, "workers": int, "published": bool, "num_seeds": dict},
+    **{"settings": dict, "device": str, "workers": int, "num_seeds": dict},
     **{"checkpoint_minutes": int | float | None, "drop_checkpoints": bool, "keep_best": bool},
 }
 """Entries of `plan.json`, beside `declared` seeds and a `baseline`; steps and seeds are by task."""

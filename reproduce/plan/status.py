@@ -54,7 +54,7 @@ class Run:
     """What its folder says; `left out` if it has ended and does not count: `why_left_out`."""
     error: str = ""
     remark: str = ""
-    """What is wrong with a finished run of this task and seed, wherever it lies."""
+    """What is wrong with a finished run."""
 
     @property
     def key(self) -> tuple[str, int]:
@@ -110,46 +110,25 @@ def runs_of(plan: "Plan", *, reads_tables: bool = False) -> list[Run]:
 
 
 def run_of(plan: "Plan", task: str, seed: int) -> Run:
-    """Return a run where it has ended, here or published; else as it is here.
-
-    A `UsageError` says if it is finished here and was made with other settings.
-    """
-    own, *others = (folder / f"seed-{seed}" for folder in _folders(plan, task))
-    here = Run(task, seed, plan.env_steps[task], own)
-    remark = ""
-    for place in (own, *others):
-        record = read_record(place)
-        if place == own:
-            here = with_status(here, record)
-        elif record and record["status"] == "damaged":
-            remark = f"in {place.parent} is damaged: {place.name} {record['error']}"
-        if record is None or record["status"] not in ENDED:
-            continue
-        differs = differences(plan, record)
-        if differs and place == own:
-            raise _other_settings(place, differs)
-        if differs or record["config"]["env_steps"] < here.env_steps:
-            continue
-        run = _counted(plan, replace(here, directory=place), record)
-        if run.has_ended or place == own:
-            return run
-        remark = run.remark
-    return replace(here, remark=remark)
+    """Return a run as its folder says; a `UsageError` if other settings made it."""
+    folder = plan.directory / folder_of(task) / f"seed-{seed}"
+    record = read_record(folder)
+    run = with_status(Run(task, seed, plan.env_steps[task], folder), record)
+    if record is None or record["status"] not in ENDED:
+        return run
+    if differs := differences(plan, record):
+        raise _other_settings(folder, differs)
+    return _counted(plan, run, record) if run.has_ended else run
 
 
 def _counted(plan: "Plan", run: Run, record: Mapping[str, Any]) -> Run:
     """Return a run that has ended, `left out` if it does not count."""
     number = plan.behaviours.get(run.task)
     code = {} if number is None else {"uncommitted": ()}
-    remark = why_left_out(plan, run.directory, record, **code)
+    remark = why_left_out(plan, record, **code)
     counts = not remark if number is None else number_of(record) == number
     run = replace(with_status(run, record), remark=remark)
     return run if counts else replace(run, status="left out")
-
-
-def _folders(plan: "Plan", task: str) -> list[Path]:
-    roots = [plan.directory, *([plan.published_folder] if plan.published else [])]
-    return [root / folder_of(task) for root in roots]
 
 
 def seeds_begun(plan: "Plan", task: str) -> set[int]:
@@ -159,14 +138,15 @@ def seeds_begun(plan: "Plan", task: str) -> set[int]:
     least half as long. Of one that cannot be read nobody knows what it was.
     """
     found = set()
-    paths = (path for folder in _folders(plan, task) for path in folder.glob("seed-*/run.json"))
-    for path in (each.parent for each in paths):
+    for path in (
+        each.parent for each in (plan.directory / folder_of(task)).glob("seed-*/run.json")
+    ):
         if (seed := seed_of(path)) is None:
             continue
         record = read_record(path)
         if record is not None and record["status"] != "damaged":
             is_short = 2 * record["config"]["env_steps"] < plan.env_steps[task]
-            if is_short or differences(plan, record) or why_left_out(plan, path, record):
+            if is_short or differences(plan, record) or why_left_out(plan, record):
                 continue
         found.add(seed)
     return found
@@ -233,7 +213,7 @@ def refuse_mixture(plan: "Plan") -> None:
                 continue
             if differs := differences(plan, record):
                 raise _other_settings(folder, differs)
-            why = task.name in planned and why_left_out(plan, folder, record)
+            why = task.name in planned and why_left_out(plan, record)
             if why:
                 back = " or take back the changes" if plan.today.uncommitted else ""
                 fix = f"start anew beside it with --fresh{back}"
@@ -268,14 +248,13 @@ def _obstacle(plan: "Plan", run: Run, record: Mapping[str, Any]) -> str:
     return "" if checkpoint.exists() else "its checkpoint is gone"
 
 
-def why_left_out(plan: "Plan", folder: Path, record: Mapping[str, Any], **code: Any) -> str:
+def why_left_out(plan: "Plan", record: Mapping[str, Any], **code: Any) -> str:
     """Return why a run does not count, to be read after "3 runs"; empty if it counts.
 
     It counts if today's very files made it; or if the record has today's number and all of these
     files are committed, for then they passed the golden test. `code` is what is taken for today's.
     """
-    today, is_own = plan.today._replace(**code), folder.is_relative_to(plan.directory)
-    root = plan.runs_dir if is_own else plan.published_folder.parent.parent
+    today, root = plan.today._replace(**code), plan.runs_dir
     theirs, ours = _python(record.get("sources")), _python(today.sources)
     number = number_of(record)
     is_same = number is not None and number == today.number and not today.uncommitted

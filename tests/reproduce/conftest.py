@@ -222,7 +222,6 @@ def record_run(
     *,
     status: str = "finished",
     env_steps: int | None = None,
-    directory: Path | None = None,
     **settings: Any,
 ) -> Path:
     """Write a run as its agent would, and return its folder.
@@ -234,7 +233,6 @@ def record_run(
         scores: the mean return of its evaluation by step; default: 0 at the last.
         status: how it ended; `running` was killed, `failed` crashed and was recorded as such.
         env_steps: of its configuration; default: the plan's.
-        directory: instead of the plan's.
         settings: what its configuration has otherwise than the plan's; `seeds`, of which `seed`
             is the first: those that one process trained together.
     """
@@ -244,9 +242,7 @@ def record_run(
     run = {"agent": plan.agent, "suite": plan.suite, "source": plan.source, "task": task}
     command = f"python -m agents.{plan.agent} --task {task} --seeds {seed}"
     seeds = config["seeds"]
-    recorder = Recorder(
-        (directory or plan.directory) / task, {**run, "config": config, "command": command}, seeds
-    )
+    recorder = Recorder(plan.directory / task, {**run, "config": config, "command": command}, seeds)
     for num_updates, (step, score) in enumerate((scores or {config["env_steps"]: 0.0}).items()):
         recorder.evaluation(step, np.array([[score - 1.0, score + 1.0]] * len(seeds)))
         recorder.log(step, num_updates, {}, {})

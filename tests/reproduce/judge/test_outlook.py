@@ -330,7 +330,7 @@ def test_a_plan_names_what_decides_the_tasks_that_it_does_not(
     It trains where and how the plan does.
     """
     with_gpus(monkeypatch, 1)  # so that the CPU is not the default
-    how: dict[str, Any] = {"device": "cpu", "runs_dir": tmp_path, "published": False}
+    how: dict[str, Any] = {"device": "cpu", "runs_dir": tmp_path}
     plan = make_plan("sac", "mujoco", **how, dry_run=True)
     rows = outlooks(plan)
     assert outlook.suite_chance(rows)[0] >= 0.8

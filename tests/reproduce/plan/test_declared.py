@@ -65,30 +65,6 @@ def test_every_task_and_number_of_steps_declares_seeds_of_its_own(tmp_path: Path
     assert mujoco(tmp_path, num_seeds=6, env_steps=1000).declared[HOPPER] == tuple(range(1, 5))
 
 
-def test_seeds_that_were_published_stay_declared(tmp_path: Path, published: Path) -> None:
-    """Three declared, two added: elsewhere their five scores are as well known, and exploratory."""
-    for num_seeds in (3, 5):
-        plan = saved(mujoco(published, num_seeds=num_seeds))
-    for run in plan.runs():
-        record_run(plan, HOPPER, run.seed)
-    again = mujoco(tmp_path / "runs", num_seeds=5)
-    assert [run.status for run in again.runs()] == ["finished"] * 5
-    assert again.declared == {HOPPER: (1, 2, 3)}
-    assert mujoco(tmp_path / "runs", seeds=[6, 7, 8]).declared == {HOPPER: (6, 7, 8)}
-    for others in ({"settings": ["gamma=0.98"]}, {"published": False}):
-        plan = mujoco(tmp_path / "runs", num_seeds=5, **others)
-        assert plan.declared == {HOPPER: (1, 2, 3, 4, 5)}
-
-
-def test_what_was_published_wins_over_a_plan_without_it(tmp_path: Path, published: Path) -> None:
-    """A plan of picked seeds that was saved with --no-published declares nothing for published."""
-    ended(mujoco(published, num_seeds=5))
-    saved(mujoco(tmp_path / "runs", seeds=[2, 4, 5], published=False))
-    with refused():
-        mujoco(tmp_path / "runs", seeds=[2, 4, 5])
-    assert mujoco(tmp_path / "runs", num_seeds=5).declared == {HOPPER: (1, 2, 3, 4, 5)}
-
-
 @pytest.mark.parametrize(
     ("env_steps", "allowed"), [(STEPS, False), (STEPS * 9 // 10, False), (STEPS * 3, True)]
 )

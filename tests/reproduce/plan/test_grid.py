@@ -41,7 +41,6 @@ def test_a_request_is_read_back_from_its_words() -> None:
         env_steps=300,
         source="tuned",
         runs_dir=Path("a b"),
-        published=False,
         checkpoint_minutes=0.5,
         drop_checkpoints=True,
         keep_best=True,
@@ -116,26 +115,6 @@ def test_only_what_changes_learning_makes_runs_differ(tmp_path: Path) -> None:
     record_run(plan, TASK, 2, status="running", gamma=0.5)
     record_run(plan, TASK, 3, hidden_sizes=(256, 256))
     assert statuses(plan) == ["finished", "running", "finished"]
-
-
-def test_published_runs_count_unless_told_not_to(tmp_path: Path, published: Path) -> None:
-    """They are read where they are; with other settings, or too short, they are as if absent.
-
-    One's own result is never replaced by the published; a shorter one of ours is no result.
-    """
-    plan = pendulum(tmp_path / "runs", [1, 2, 3, 4])
-    place = published / "sac-classic" / "tuned"
-    first = record_run(plan, TASK, 1, directory=place, env_steps=5000)
-    record_run(plan, TASK, 2, directory=place, gamma=0.5)
-    record_run(plan, TASK, 3, directory=place, env_steps=999)
-    record_run(plan, TASK, 4, directory=place)
-    record_run(plan, TASK, 1, env_steps=10)
-    ours, here = record_run(plan, TASK, 4), plan.directory / TASK
-    assert statuses(plan) == ["finished", "planned", "planned", "finished"]
-    expected = [first, here / "seed-2", here / "seed-3", ours]
-    assert [run.directory for run in plan.runs()] == expected
-    assert seeds_to_run(plan) == [[2], [3]]
-    assert seeds_to_run(pendulum(tmp_path / "runs", published=False)) == [[1], [2], [3]]
 
 
 def test_groups_are_seeds_on_a_cpu_and_tasks_on_a_gpu(tmp_path: Path) -> None:
@@ -293,7 +272,7 @@ def test_the_simulator_gets_the_cores_that_no_run_keeps_busy(
     [
         ("classic", {}),
         ("mujoco-9", {"source": "jaxrl", "budget": "smoke", "tasks": ["Hopper-v5", "Ant-v4"]}),
-        ("classic", {"env_steps": 77, "seeds": [5, 0], "published": False}),
+        ("classic", {"env_steps": 77, "seeds": [5, 0]}),
         ("classic", {"workers": 1, "settings": ["hidden_sizes=16,8", "max_log_alpha=-1"]}),
         ("classic", {"runs_dir": "my runs; $(x) `y` 'z' \"w\" *", "num_seeds": 2}),
     ],

@@ -81,36 +81,30 @@ def smoke(**options: Any) -> Plan:
     return make_plan("sac", "mujoco-small", **options)
 
 
-def place_of(published: Path) -> Path:
-    """Return the published folder of that grid."""
-    return published / "sac-mujoco-small" / "paper"
-
-
-def publish(published: Path) -> None:
+def train(plan: Plan) -> Plan:
     """Write finished runs that are above their reference."""
     for seed in (1, 2, 3):
-        scores = {STEPS: -3.6 - 0.1 * seed}
-        record_run(smoke(), REACHER, seed, scores, directory=place_of(published))
+        record_run(plan, REACHER, seed, {STEPS: -3.6 - 0.1 * seed})
+    return plan
 
 
-def test_an_uncommitted_change_leaves_published_runs_out_and_is_named(
-    project: Path, published: Path, capsys: pytest.CaptureFixture[str]
+def test_an_uncommitted_change_leaves_runs_out_and_is_named(
+    project: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """A flipped sign is never `reproduced` by runs that it did not make; all seeds train again.
+    """A flipped sign is never `reproduced` by runs that it did not make.
 
     Committed code of the same number, which passed the golden test, keeps every run. Another
     number leaves them out, and both are named; so is a run that is damaged.
     """
-    publish(published)
+    folder = train(smoke()).directory / REACHER
     assert statuses(smoke()) == ["finished"] * 3
     flip_sign(project)
-    assert statuses(smoke()) == ["planned"] * 3
+    assert statuses(smoke()) == ["left out"] * 3
     words = f"sac mujoco-small --like paper --tasks {REACHER} --budget smoke --device cpu --dry-run"
     assert command_line.main(words.split()) == 0
     said = capsys.readouterr().out
-    assert "3 processes" in said
     assert (
-        f"{REACHER}: 3 runs from {published}, made by commit 0123456; agents/sac.py has "
+        f"{REACHER}: 3 runs from runs, made by commit 0123456; agents/sac.py has "
         "uncommitted changes (left out)"
     ) in said
     restore(project)
@@ -120,29 +114,27 @@ def test_an_uncommitted_change_leaves_published_runs_out_and_is_named(
     (project / "suite" / "base" / "noise.py").write_text("# rewritten\n")
     commit(project)
     assert statuses(smoke()) == ["finished"] * 3
-    folder = place_of(published) / REACHER
     shutil.rmtree(folder / "seed-2")
     shutil.copytree(folder / "seed-1", folder / "seed-2")
     (_, damaged, _) = smoke().runs()
-    assert damaged.status == "planned"
-    assert damaged.remark.endswith("is damaged: seed-2 says seed 1, its folder says 2")
+    assert (damaged.status, damaged.error) == ("damaged", "says seed 1, its folder says 2")
     set_number(project, "BEHAVIOUR = 7")
     commit(project)
     (run, *_) = smoke().runs()
     number = json.loads((folder / "seed-1" / "run.json").read_text())["behaviour"]
     said = f"of behaviour {number}, today's is 7"
-    assert (run.status, run.remark.split("; ")[1]) == ("planned", said)
+    assert (run.status, run.remark.split("; ")[1]) == ("left out", said)
 
 
-def test_runs_of_changed_code_do_not_count_once_mended(project: Path, published: Path) -> None:
+def test_runs_of_changed_code_do_not_count_once_mended(project: Path) -> None:
     """Code that is not committed gives its runs no number, whatever its file says."""
     flip_sign(project)
-    publish(published)
-    record = json.loads((place_of(published) / REACHER / "seed-1" / "run.json").read_text())
+    folder = train(smoke()).directory / REACHER
+    record = json.loads((folder / "seed-1" / "run.json").read_text())
     assert record["behaviour"] is None
     assert statuses(smoke()) == ["finished"] * 3  # that very code's own
     restore(project)
-    assert statuses(smoke()) == ["planned"] * 3
+    assert statuses(smoke()) == ["left out"] * 3
     assert smoke().runs()[0].remark.endswith("; agents/sac.py has changed since")
 
 
@@ -164,9 +156,7 @@ def test_an_agent_without_a_number_counts_its_own_until_it_changes(project: Path
 
 def test_a_published_grid_is_drawn_of_its_own_runs(project: Path, published: Path) -> None:
     """Its page tells of its runs, marked if the agent has another number since, changed or not."""
-    plan = smoke(runs_dir=published)
-    assert plan.directory == place_of(published)
-    publish(published)
+    plan = train(smoke(runs_dir=published))
     save_plan(plan)
     flip_sign(project)
     (found,) = find_plans(published)
@@ -179,8 +169,8 @@ def test_a_published_grid_is_drawn_of_its_own_runs(project: Path, published: Pat
     (row,) = pipeline.gather(found)["verdicts"].to_dict("records")
     assert (row["verdict"], row["older_runs"]) == ("above", "counted")
     assert "today's is 7 (counted)" in row["note"]
-    shutil.rmtree(place_of(published) / REACHER / "seed-1")
-    record_run(smoke(), REACHER, 1, {STEPS: -5.0}, directory=place_of(published))
+    shutil.rmtree(plan.directory / REACHER / "seed-1")
+    record_run(smoke(runs_dir=published), REACHER, 1, {STEPS: -5.0})
     (found,) = find_plans(published)
     assert statuses(found) == ["finished", "left out", "left out"]  # numbers are never mixed
 

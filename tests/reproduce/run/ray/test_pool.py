@@ -104,7 +104,6 @@ def pendulum(runs_dir: Path, seeds: list[int], **options: Any) -> Plan:
     changes = ["hidden_sizes=16,16", "batch_size=16", "learning_starts=200", "log_interval=100"]
     changes += ["evaluation_interval=800", "evaluation_episodes=1"]
     standard = {"tasks": [TASK], "env_steps": 2400, "device": "cpu", "settings": changes}
-    standard["published"] = False
     return make_plan("sac", "classic", runs_dir=runs_dir, seeds=seeds, **(standard | options))
 
 
