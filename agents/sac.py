@@ -96,7 +96,7 @@ def q_targets(
         terminations: 1 where no value follows; 0 at a time limit, which bootstraps.
         next_q_values: of the target copies, at actions drawn from the current policy.
         next_log_probs: of those actions, nats.
-        alpha: temperature of each seed; 0 leaves the entropy out.
+        alpha: temperature of each seed.
         gamma: discount per decision.
     """
     next_values = next_q_values.amin(1) - alpha[:, None] * next_log_probs
@@ -162,22 +162,14 @@ class Config(TransitionConfig):
     """Temperature at the start; 0 is allowed where it is not learned."""
     learn_alpha: bool = True
     """Learn the temperature (Section 5) or keep `initial_alpha`."""
-    max_log_alpha: float | None = None
-    """Upper bound of the log temperature; None: unbounded."""
     target_entropy_per_action: float = -1.0
     """Target entropy in nats per action dimension, measured in [-1, 1]; the paper: -1."""
-    entropy_in_target: bool = True
-    """Whether the critics' target contains the next state's entropy (Eq. 3) or the reward only."""
-    action_gradient_clip: Positive | None = None
-    """Bound of each component of dQ/da in the actor's loss; None: unbounded."""
     reward_scale: Positive = 1.0
     """Factor on rewards before learning; recorded returns are unscaled."""
     learning_starts: Whole = 10_000
     """Uniformly random environment steps before the first update."""
     policy_period: Count = 1
-    """Critic updates per actor (and temperature) update."""
-    compensate_policy_period: bool = True
-    """Whether an actor update is then repeated `policy_period` times on its batch."""
+    """Critic updates per turn of actor and temperature, which then make as many updates."""
     target_period: Count = 1
     """Critic updates per update of the target copies."""
     cuda_graphs: bool = True
@@ -241,8 +233,6 @@ def make_learner(config: Config, obs_size: int, action_size: int, device: torch.
         critics.append([draw(pair_sizes, [(1, gain)]) for _ in range(config.num_critics)])
     actor, online = Stack(actors, device), Stack(critics, device)
     initial = -math.inf if config.initial_alpha == 0 else math.log(config.initial_alpha)
-    if config.max_log_alpha is not None:
-        initial = min(initial, config.max_log_alpha)
     log_alpha = torch.full((len(config.seeds),), initial, device=device, requires_grad=True)
     on_gpu = device.type == "cuda"  # on a CPU bits of a fused step depend on the number of seeds
     adam = partial(Adam, capturable=on_gpu)
@@ -273,7 +263,7 @@ def update(
         learner: networks, temperatures and optimisers; changed in place.
         config: the run's settings.
         batch: sampled transitions.
-        noise: standard normal draws, `[1 + actor updates, S, B, A]`: the first for the targets.
+        noise: standard normal draws, `[1 + policy_period, S, B, A]`: the first for the targets.
         num_updates: updates made before this one, which the periods count.
 
     Returns:
@@ -284,8 +274,7 @@ def update(
         next_policy = split_outputs(learner.actor(batch.next_obs), config)
         next_actions, next_log_probs = squash(*next_policy, next_noise)
         next_q_values = learner.target_critics(torch.cat([batch.next_obs, next_actions], -1))
-        paid = alpha if config.entropy_in_target else torch.zeros_like(alpha)
-        soft = (next_q_values.squeeze(-1), next_log_probs, paid, config.gamma)
+        soft = (next_q_values.squeeze(-1), next_log_probs, alpha, config.gamma)
         targets = q_targets(batch.rewards, batch.terminations, *soft)
     q_values = learner.critics(batch.obs_actions).squeeze(-1)  # [S, K, B]
     losses = critic_loss(q_values, targets)
@@ -305,9 +294,6 @@ def _update_actor(
     """Make one step of the actor against fixed critics, and one of the temperature."""
     alpha = learner.log_alpha.detach().exp()
     actions, log_probs = squash(*split_outputs(learner.actor(obs), config), noise)
-    if config.action_gradient_clip is not None:
-        bound = config.action_gradient_clip / obs.shape[1]  # the loss is a mean over B
-        actions.register_hook(lambda gradient: gradient.clamp(-bound, bound))  # dQ/da
     with learner.critics.frozen():
         q_values = learner.critics(torch.cat([obs, actions], -1)).squeeze(-1)
     losses, entropy = actor_loss(log_probs, q_values, alpha), -log_probs.detach().mean(-1)
@@ -316,8 +302,6 @@ def _update_actor(
         target_entropy = config.target_entropy_per_action * actions.shape[-1]
         alpha_losses = alpha_loss(learner.log_alpha.exp(), entropy, target_entropy)
         minimise(alpha_losses, learner.alpha_optimiser)
-        if config.max_log_alpha is not None:
-            learner.log_alpha.data.clamp_(max=config.max_log_alpha)
     return {"actor_loss": losses.detach(), "entropy": entropy, "alpha": alpha}
 
 
@@ -377,8 +361,7 @@ def train(config: Config, recorder: Recorder) -> Learner:
     def parts_due(number: int) -> tuple[bool, bool]:  # the actor, the target copies
         return number % config.policy_period == 0, (number + 1) % config.target_period == 0
 
-    actor_updates = config.policy_period if config.compensate_policy_period else 1
-    noise_shape = (1 + actor_updates, config.batch_size, action_size)
+    noise_shape = (1 + config.policy_period, config.batch_size, action_size)
     session.updater(learn, replay, session.draws(noise_shape), learner, parts_due)
     session.begin(learner, store, warm_up=config.learning_starts)
     while session.continues(policy, learner.actor.weights_of, learner.health):

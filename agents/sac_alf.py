@@ -221,6 +221,12 @@ class Config(sac.Config):
     takes_hybrid_actions: ClassVar[bool] = True
     initial_choice_alpha: Positive = 1.0
     """Temperature of the discrete action at the start, alpha_d; `initial_alpha` is alpha_c's."""
+    max_log_alpha: float | None = None
+    """Upper bound of both log temperatures; None: unbounded."""
+    entropy_in_target: bool = True
+    """Whether the critics' target contains the next state's entropy (Eq. 3) or the reward only."""
+    action_gradient_clip: Positive | None = None
+    """Bound of each component of dQ/da in the actor's loss; None: unbounded."""
     target_entropy_share: Rate = 0.3
     """Target entropy of the discrete action as a share of log C, that of the uniform policy."""
     normalise_entropy: bool = False
@@ -634,8 +640,8 @@ def train(config: Config, recorder: Recorder) -> Learner:
     sizes = (obs_size, action_size, int(learner.chooses))
     rows = (num_seeds, config.replay_size, config.num_envs)
     replay = HistoryReplay(*rows, sizes, config.num_parts, session.device)
-    actor_updates = config.policy_period if config.compensate_policy_period else 1
-    num_noises = config.td_steps + (config.lstm_size > 0) + actor_updates * config.policy_steps
+    num_noises = config.td_steps + (config.lstm_size > 0)
+    num_noises += config.policy_period * config.policy_steps
     noise_shape = (num_noises, config.batch_size, action_size)
     powers = (config.priority_exponent, config.priority_epsilon, config.importance_exponent)
     prioritised = config.prioritised_replay

@@ -10,7 +10,9 @@ REMOVED: Mapping[str, Sequence[Any]] = {
     **{"log_std_bound": ("clip",), "bound_means": (False,), "last_layer_bound": (None,)},
     **{"learn_alpha": (False,), "alpha_learning_rate": (3e-4,), "initial_alpha": (1.0,)},
     **{"target_entropy_per_action": (-1.0,), "sample_without_replacement": (False,)},
-    **{"separate_optimisers": (False,), "count_warm_up": (True,)},
+    **{"separate_optimisers": (False,), "count_warm_up": (True,), "max_log_alpha": (None,)},
+    **{"entropy_in_target": (True,), "action_gradient_clip": (None,)},
+    "compensate_policy_period": (True,),
 }
 """Settings of older records that are gone, and the values with which a run is as it is today."""
 

@@ -27,7 +27,7 @@ OTHER: dict[str, Any] = {
     **{"hidden_gain": 0.5, "policy_head_gain": 0.3, "separate_heads": True, "initial_alpha": 0.3},
     **{"learn_alpha": False, "max_log_alpha": -1.0, "target_entropy_per_action": -3.0},
     **{"entropy_in_target": False, "action_gradient_clip": 1e-4},
-    **{"compensate_policy_period": False, "learning_rate": 3e-3, "normalise_entropy": False},
+    **{"learning_rate": 3e-3, "normalise_entropy": False},
     **{"prior": "uniform", "target_kl_per_action": 1.0, "same_action_prob": 0.5},
     **{"same_action_noise": 0.5, "reward_weights": (1.0, 0.0), "td_steps": 3, "td_lambda": 0.5},
     **{"lstm_size": 8, "prioritised_replay": False, "priority_exponent": 0.2},
@@ -87,7 +87,6 @@ FELT: dict[str, dict[str, Any]] = {
 }
 NEEDED: dict[str, dict[str, Any]] = {
     **{name: {"initialisation": "orthogonal"} for name in ("hidden_gain", "policy_head_gain")},
-    "compensate_policy_period": {"policy_period": 2},
     "lstm_size": {"td_steps": 3, "shared_trunk": True},
     "decay_clip": {"learning_rate_decay_steps": 200},
     "observation_clip": {"normalise_observations": True},

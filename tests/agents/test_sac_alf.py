@@ -72,12 +72,17 @@ def test_the_prior_is_a_density() -> None:
 
 @pytest.mark.parametrize("clip", [None, 0.2])
 def test_updates_with_all_options_equal_plain_autograd(clip: float | None) -> None:
-    """Two updates on Reacher's two parts: prior, running mean and weights as ALF writes them."""
+    """Two updates on Reacher's two parts: prior, running mean and weights as ALF writes them.
+
+    With the clip, also without entropy in the targets, and with a bound of the temperature.
+    """
+    ceiling = 9.0 if clip is None else math.log(0.2)
     options: dict[str, Any] = {
         **ALF_OPTIONS,
         "reward_weights": (0.7, -1.5),
         "target_kl_per_action": 2.0,
-        "action_gradient_clip": clip,
+        **{"action_gradient_clip": clip, "entropy_in_target": clip is None},
+        "max_log_alpha": ceiling,
     }
     config = replace(TINY, task="Reacher-v4", gamma=0.9, tau=0.1, initial_alpha=0.3, **options)
     learner = plain_learner(config, Spaces.vectors(3, 2))
@@ -87,7 +92,7 @@ def test_updates_with_all_options_equal_plain_autograd(clip: float | None) -> No
         [[linear(stack, 0, 2 * k + d).double() for d in range(2)] for k in range(2)]
         for stack in (learner.critics, learner.target_critics)
     )
-    log_alpha = torch.tensor(math.log(0.3), dtype=torch.float64, requires_grad=True)
+    log_alpha = torch.tensor(min(math.log(0.3), ceiling), dtype=torch.float64, requires_grad=True)
     mean = torch.zeros((), dtype=torch.float64)
     generator = torch.Generator().manual_seed(1)
 
@@ -118,7 +123,7 @@ def test_updates_with_all_options_equal_plain_autograd(clip: float | None) -> No
             next_actions, next_ratios = ratio(next_obs, never_first, noise[0, 0].double())
             mean += 8 / (8 + num_updates) * (next_ratios.mean() - mean)
             inputs = torch.cat([next_obs, next_actions], -1)
-            entropy = -alpha * (next_ratios - mean)
+            entropy = -alpha * (next_ratios - mean) if clip is None else 0.0
             goes_on = 0.9 * (1 - batch.terminations[0])
             nexts = [value([slow[k][d] for k in range(2)], inputs, choices[d]) for d in range(2)]
             targets = [rewards[:, d] + goes_on * (nexts[d] + entropy) for d in range(2)]
@@ -140,6 +145,7 @@ def test_updates_with_all_options_equal_plain_autograd(clip: float | None) -> No
         objective = alpha * ratios - (slopes * actions).sum(-1)
         descend(actor.parameters(), (w * objective).mean())
         descend([log_alpha], -(log_alpha.exp() * w * (ratios.detach() - 2.0 * 2)).mean())
+        log_alpha.data.clamp_(max=ceiling)
         for k in range(2):
             for d in range(2):
                 pairs_of = zip(slow[k][d].parameters(), critics[k][d].parameters(), strict=True)

@@ -31,10 +31,8 @@ OF_SAC: tuple[dict[str, Any], ...] = (
     },
     {
         **{"initialisation": "lecun_normal", "log_std_bound": "tanh", "log_std_min": -0.2},
-        **{"log_std_max": 0.1, "max_log_alpha": -1.5, "entropy_in_target": False},
-        "action_gradient_clip": 1e-3,
-        **{"batch_size": 16, "log_interval": 20},
-        **{"policy_period": 2, "compensate_policy_period": False, "target_period": 3},
+        **{"log_std_max": 0.1, "batch_size": 16, "log_interval": 20},
+        **{"policy_period": 2, "target_period": 3},
         **{"evaluation_interval": 30, "evaluation_episodes": 2},
     },
     {**{"initialisation": "torch", "learn_alpha": False, "initial_alpha": 0.3}, "policy_period": 3},

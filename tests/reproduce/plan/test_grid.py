@@ -205,7 +205,7 @@ def test_a_plan_takes_every_gpu_or_the_one_that_is_named(
 @pytest.mark.parametrize(
     ("suite", "options"),
     [
-        ("classic", {"settings": ["max_log_alpha=-1", "hidden_sizes=16,32", "learn-alpha=false"]}),
+        ("classic", {"settings": ["initial_alpha=0.1", "hidden_sizes=16,32", "learn-alpha=false"]}),
         ("mujoco", {"source": "jaxrl", "tasks": ["Hopper-v4", "Ant-v5"]}),
         ("classic", {"checkpoint_minutes": 0.5}),
         ("dmc", {"source": "pytorch_sac", "tasks": ["CheetahRun-v1"], "seeds": [0, 2**31 - 1]}),
@@ -273,7 +273,7 @@ def test_the_simulator_gets_the_cores_that_no_run_keeps_busy(
         ("classic", {}),
         ("mujoco-9", {"source": "jaxrl", "budget": "smoke", "tasks": ["Hopper-v5", "Ant-v4"]}),
         ("classic", {"env_steps": 77, "seeds": [5, 0]}),
-        ("classic", {"workers": 1, "settings": ["hidden_sizes=16,8", "max_log_alpha=-1"]}),
+        ("classic", {"workers": 1, "settings": ["hidden_sizes=16,8", "log_std_min=-1"]}),
         ("classic", {"runs_dir": "my runs; $(x) `y` 'z' \"w\" *", "num_seeds": 2}),
     ],
 )

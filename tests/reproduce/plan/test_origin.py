@@ -205,11 +205,11 @@ def test_a_setting_that_a_record_lacks_has_its_default() -> None:
     """A grid that sets it otherwise does not take the run; a setting unknown today is no match."""
     folder = record_run(smoke(), REACHER, 1, {STEPS: -5.6})
     config = json.loads((folder / "run.json").read_text())["config"]
-    del config["max_log_alpha"]
+    del config["log_std_min"]
     reseal(folder, config=config)
     assert statuses(smoke())[0] == "finished"
     with refused():
-        smoke(settings=["max_log_alpha=-3.0"]).runs()
+        smoke(settings=["log_std_min=-3.0"]).runs()
     reseal(folder, config=config | {"gone": 1})
     with refused():
         smoke().runs()
