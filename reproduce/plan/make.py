@@ -243,8 +243,8 @@ def read_grid(folder: Path) -> dict[str, Any]:
     """Return the content of a grid's `plan.json`; a `UsageError` if there is none."""
     saved = read_plan(folder / PLAN)
     if saved is None:
-        published = planning.PUBLISHED / folder.parent.name / folder.name / "index.html"
-        ours = f"; {published} has ours" if published.exists() else ""
+        published = planning.PUBLISHED / folder.parent.name / folder.name
+        ours = f"; our runs are in {published}" if (published / PLAN).exists() else ""
         raise UsageError(f"nothing was run here: {folder / PLAN} does not exist{ours}")
     return saved
 
