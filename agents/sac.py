@@ -169,7 +169,8 @@ class Config(TransitionConfig):
     learning_starts: Whole = 10_000
     """Uniformly random environment steps before the first update."""
     policy_period: Count = 1
-    """Critic updates per turn of actor and temperature, which then make as many updates."""
+    """Critic updates from one turn of actor and temperature to the next; in its turn each of them
+    makes this many updates, on the same batch."""
     target_period: Count = 1
     """Critic updates per update of the target copies."""
     cuda_graphs: bool = True

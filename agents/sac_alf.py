@@ -27,11 +27,11 @@ a temperature of its own. Lines are those of alf/algorithms/sac_algorithm.py, or
 
 What differs from `agents/sac.py`: discrete and hybrid actions, and options, all off by default: a
 prior policy near which the policy is held; a reward that is a weighted vector; an entropy minus its
-running mean; prioritised replay; targets over several steps; recurrent networks; evaluations that
-draw some actions. With all of them off, an update is that of `agents.sac` for continuous actions,
-under every setting of that agent. For discrete actions it is that of `agents.sac_discrete` with
-`policy = "critics"`, except that the learned temperature there uses the entropy before the critics'
-step.
+running mean, or left out of the targets; bounds of the temperatures and of dQ/da; prioritised
+replay; targets over several steps; recurrent networks; evaluations that draw some actions. With all
+of them off, an update is that of `agents.sac` for continuous actions, under every setting of that
+agent. For discrete actions it is that of `agents.sac_discrete` with `policy = "critics"`, except
+that the learned temperature there uses the entropy before the critics' step.
 
 Seeds are an axis: each has networks of its own, batches are `[S, B, ...]`, losses are averaged over
 B and summed over S, so the seeds of one process do not affect each other. Each of the D parts of

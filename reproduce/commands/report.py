@@ -29,9 +29,8 @@ def main(argv: Sequence[str]) -> int:
     if request.runs_dir != FIELDS["runs_dir"].default and not request.runs_dir.exists():
         raise UsageError(f"--runs-dir: there is no folder {request.runs_dir}")
     check_writable(request.runs_dir)
-    where = (request.agent, request.suite, request.source, request.runs_dir)
-    plan = replace(load_plan(*where), open=request.open)
-    return report(with_baseline(plan), flags.make_console())
+    plan = load_plan(request.agent, request.suite, request.source, request.runs_dir)
+    return report(with_baseline(replace(plan, open=request.open)), flags.make_console())
 
 
 def without_updates(plan: Plan) -> list[str]:

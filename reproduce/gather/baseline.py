@@ -52,10 +52,8 @@ def with_baseline(plan: Plan) -> Plan:
         return plan
     found = _read(plan, _find(plan))
     _refuse_other_measures(plan, found)
-    own = {run.directory.resolve() for run in plan.runs()}
-    for run in found.runs:
-        if run.directory.resolve() in own:
-            raise _refusal(plan, f"{run.directory} is a run of this grid itself: name another")
+    if found.folder.resolve() == plan.directory.resolve():
+        raise _refusal(plan, "it is this grid itself: name another")
     _lend(plan, found)
     departures = _departures(plan, found.settings)
     preset = dataclasses.replace(plan.preset, judged_by=found.name, departures=departures)
@@ -139,7 +137,7 @@ def _read(plan: Plan, folder: Path) -> Baseline:
         steps, there = saved["env_steps"][task], folder / folder_of(task)
         planned = tuple(saved["seeds"][: saved["num_seeds"][task]])
         for seed in declared.get((task, steps), planned):
-            run = Run(task, seed, steps, there / f"seed-{seed}", status="finished")
+            run = Run(task, seed, steps, there / f"seed-{seed}")
             record = read_record(run.directory) or {"status": "planned"}
             if record["status"] != "finished":
                 raise _refusal(

@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import pandas as pd
 
+from reproduce.plan.tables import LARGEST_NUMBER
 from suite.base.errors import UsageError
 from suite.base.files import open_regular
 from suite.settings.config import MOST_STEPS
@@ -30,8 +31,6 @@ NAME = re.compile(r"(?P<task>.+?)__.+__(?P<seed>\d+)__\d+")
 """Of a run of CleanRL: task, file, seed, time."""
 MONITOR = "*monitor.csv"
 EVENTS = "events.out.tfevents.*"
-LARGEST_RETURN = 1e12
-"""In absolute value; figures have no room for more digits."""
 
 
 class Curves(NamedTuple):
@@ -205,8 +204,8 @@ def _checked(path: Path, table: pd.DataFrame) -> pd.DataFrame:
     for column in (name for name in COLUMNS if name in table):
         cells = table[column]
         numbers = pd.to_numeric(cells.astype(str), errors="coerce").astype(np.float64)
-        right = numbers.between(-LARGEST_RETURN, LARGEST_RETURN)
-        must = f"a number from {-LARGEST_RETURN:g} to {LARGEST_RETURN:g}"
+        right = numbers.between(-LARGEST_NUMBER, LARGEST_NUMBER)
+        must = f"a number from {-LARGEST_NUMBER:g} to {LARGEST_NUMBER:g}"
         if column == "task":
             right, must = cells.notna(), "a task's name"
         elif column != "mean_return":

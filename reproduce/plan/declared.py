@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
 PLAN = "plan.json"
 FRESH = "--fresh and other --seeds"
+"""Flags that start a grid anew beside another."""
 MIN_SEEDS = 3
 """Smallest number of seeds that is tested."""
 Declared = dict[tuple[str, int], tuple[int, ...]]

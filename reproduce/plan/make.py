@@ -236,16 +236,18 @@ def _python() -> str:
 
 def load_plan(agent: str, suite: str, source: str | None, runs_dir: Path) -> Plan:
     """Return the plan that was last run in its place; a `UsageError` if none was."""
-    return load_grid(source_of(agent, suite, source).folder(runs_dir))
+    found = source_of(agent, suite, source)
+    folder, published = found.folder(runs_dir), found.folder(planning.PUBLISHED)
+    if (published / PLAN).exists() and not (folder / PLAN).exists():
+        raise UsageError(f"nothing was run in {folder}; our runs are in {published}")
+    return load_grid(folder)
 
 
 def read_grid(folder: Path) -> dict[str, Any]:
     """Return the content of a grid's `plan.json`; a `UsageError` if there is none."""
     saved = read_plan(folder / PLAN)
     if saved is None:
-        published = planning.PUBLISHED / folder.parent.name / folder.name
-        ours = f"; our runs are in {published}" if (published / PLAN).exists() else ""
-        raise UsageError(f"nothing was run here: {folder / PLAN} does not exist{ours}")
+        raise UsageError(f"nothing was run here: {folder / PLAN} does not exist")
     return saved
 
 

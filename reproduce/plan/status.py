@@ -13,7 +13,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
-from reproduce import ROOT
 from reproduce.words import counted
 from suite.base.errors import UsageError
 from suite.base.files import CHECKPOINT
@@ -127,15 +126,15 @@ def _counted(plan: "Plan", run: Run, record: Mapping[str, Any]) -> Run:
     code = {} if number is None else {"uncommitted": ()}
     remark = why_left_out(plan, record, **code)
     counts = not remark if number is None else number_of(record) == number
-    run = replace(with_status(run, record), remark=remark)
+    run = replace(run, remark=remark)
     return run if counts else replace(run, status="left out")
 
 
 def seeds_begun(plan: "Plan", task: str) -> set[int]:
     """Return the seeds of a task whose scores at the plan's step may be guessed.
 
-    They have a record where the task's runs count, of these settings and of code that counts, at
-    least half as long. Of one that cannot be read nobody knows what it was.
+    They have a record in the task's folder, of these settings and of code that counts, at least
+    half as long. Of one that cannot be read nobody knows what it was.
     """
     found = set()
     for path in (
@@ -223,10 +222,8 @@ def refuse_mixture(plan: "Plan") -> None:
 def check_extensions(plan: "Plan", runs: Iterable[Run]) -> None:
     """Refuse to plan a longer run where a finished one cannot go on."""
     for run in runs:
-        record = read_record(run.directory)
-        if not record or with_status(run, record).status != "shorter":
-            continue
-        if reason := _obstacle(plan, run, record):
+        record = read_record(run.directory) if run.status == "shorter" else None
+        if record and (reason := _obstacle(plan, run, record)):
             raise UsageError(
                 f"{run.directory} ended at {record['config']['env_steps']:,} steps and cannot go "
                 f"on to {run.env_steps:,}: {reason}; train it anew beside it with --fresh, or move "
@@ -254,16 +251,14 @@ def why_left_out(plan: "Plan", record: Mapping[str, Any], **code: Any) -> str:
     It counts if today's very files made it; or if the record has today's number and all of these
     files are committed, for then they passed the golden test. `code` is what is taken for today's.
     """
-    today, root = plan.today._replace(**code), plan.runs_dir
+    today = plan.today._replace(**code)
     theirs, ours = _python(record.get("sources")), _python(today.sources)
     number = number_of(record)
     is_same = number is not None and number == today.number and not today.uncommitted
     if theirs == ours or is_same:
         return ""
-    is_inside = root.absolute().is_relative_to(ROOT)
-    shown = root.absolute().relative_to(ROOT) if is_inside else root
     commit = COMMIT.fullmatch(str(record.get("commit")))
-    made = f"from {shown}, made by commit {commit[0][:7] if commit else 'unknown'}"
+    made = f"made by commit {commit[0][:7] if commit else 'unknown'}"
     made += " with changes" if record.get("dirty") else ""
     if today.uncommitted:
         return f"{made}; {_names(today.uncommitted)} uncommitted changes"

@@ -14,8 +14,8 @@ from suite.settings.config import MOST_STEPS
 
 COUNTS = ("env_steps", "num_updates", "episode_length")
 """Columns of whole numbers, not below 0."""
-LARGEST = 1e100
-"""Largest finite number in a table: sums of squares are finite, too."""
+LARGEST_NUMBER = 1e12
+"""In absolute value; figures have no room for more digits, and Welch's test takes fourth powers."""
 SHARES = ("environment_share", "acting_share", "learning_share")
 EXPECTED = {
     "episodes.csv": EPISODE_COLUMNS,
@@ -55,9 +55,9 @@ def read_table(path: Path) -> pd.DataFrame:
         if (
             cells.dtype.kind not in "iuf"
             or (column in COUNTS and not (cells.min() >= 0 and cells.max() <= MOST_STEPS))
-            or np.abs(cells[np.isfinite(cells)]).max(initial=0) > LARGEST
+            or np.abs(cells[np.isfinite(cells)]).max(initial=0) > LARGEST_NUMBER
         ):
-            raise UsageError(f"unreadable {path}: {column} holds what cannot be one")
+            raise UsageError(f"unreadable {path}: {column} holds what is none, or is too large")
     return table
 
 

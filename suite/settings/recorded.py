@@ -20,13 +20,17 @@ REMOVED: Mapping[str, Sequence[Any]] = {
 def without_removed(settings: Mapping[str, Any], known: Collection[str]) -> dict[str, Any]:
     """Return recorded settings but for those that are gone and had a value of `REMOVED`.
 
-    Names that an agent has today, which are `known`, mean what they say.
+    Names that an agent has today, which are `known`, mean what they say. A plan's values are text.
     """
     return {
         name: value
         for name, value in settings.items()
-        if name in known or value not in REMOVED.get(name, ())
+        if name in known or _text(value) not in map(_text, REMOVED.get(name, ()))
     }
+
+
+def _text(value: Any) -> str:
+    return str(value).lower()
 
 
 WITHOUT_EFFECT = ("env_threads",)

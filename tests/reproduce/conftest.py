@@ -73,7 +73,7 @@ def recorded(plan: Plan, *more: Any) -> dict[str, pd.DataFrame]:
 
 @pytest.fixture(autouse=True)
 def published(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """An empty `results/published` of the test's own: none counts ours."""
+    """An empty `results/published` of the test's own, so that no grid of ours is a baseline."""
     folder = tmp_path / "published"
     monkeypatch.setattr(planning, "PUBLISHED", folder)
     return folder

@@ -9,7 +9,6 @@ import pytest
 
 from agents import a2c
 from reproduce.commands import verify as verifying
-from reproduce.plan import grid as planning
 from suite.base import hardware
 from suite.base.files import compress
 from suite.settings.recorded import REMOVED
@@ -35,7 +34,6 @@ def run(made: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     published = tmp_path / "published"
     folder = shutil.copytree(made, published / "a2c-classic" / "rl_zoo" / TASK / "seed-1")
     monkeypatch.setattr(verifying, "PUBLISHED", published)
-    monkeypatch.setattr(planning, "PUBLISHED", published)
     return folder
 
 

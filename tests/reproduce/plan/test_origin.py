@@ -25,7 +25,7 @@ COMMIT = "0123456789abcdef"
 
 
 @pytest.fixture(autouse=True)
-def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, published: Path) -> Path:
+def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A checkout of the agents and of `suite`, with nothing changed."""
     root = tmp_path / "project"
     for folder in ("agents", "suite"):
@@ -104,7 +104,7 @@ def test_an_uncommitted_change_leaves_runs_out_and_is_named(
     assert command_line.main(words.split()) == 0
     said = capsys.readouterr().out
     assert (
-        f"{REACHER}: 3 runs from runs, made by commit 0123456; agents/sac.py has "
+        f"{REACHER}: 3 runs made by commit 0123456; agents/sac.py has "
         "uncommitted changes (left out)"
     ) in said
     restore(project)
@@ -197,7 +197,7 @@ def test_ones_own_older_runs_are_neither_judged_nor_trained_over(project: Path) 
     assert tables["curves"].empty
     (row,) = tables["verdicts"].to_dict("records")
     assert (row["verdict"], row["older_runs"]) == ("inconclusive", "left out")
-    assert "2 runs from runs, made by commit 0123456; agents/sac.py has uncommitted" in row["note"]
+    assert "2 runs made by commit 0123456; agents/sac.py has uncommitted" in row["note"]
     assert pipeline.exit_status(tables["verdicts"], tables["suite"], tables["runs"].status) == 2
 
 
