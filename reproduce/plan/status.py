@@ -137,9 +137,8 @@ def seeds_begun(plan: "Plan", task: str) -> set[int]:
     half as long. Of one that cannot be read nobody knows what it was.
     """
     found = set()
-    for path in (
-        each.parent for each in (plan.directory / folder_of(task)).glob("seed-*/run.json")
-    ):
+    for file in (plan.directory / folder_of(task)).glob("seed-*/run.json"):
+        path = file.parent
         if (seed := seed_of(path)) is None:
             continue
         record = read_record(path)
