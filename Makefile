@@ -74,8 +74,8 @@ test-slow: venv
 	$(PYTEST) -m "further and not slow" $(BESIDE)
 	$(PYTEST) -m slow
 
-## The tests that need a GPU, then what it reaches beside what it could (30 minutes at most); the
-## measurements go to .benchmarks/gpu.json, after each part. Where another Python has the packages:
+## The tests that need a GPU, then the speeds that agents reach there (30 minutes at most), which go
+## to .benchmarks/gpu.json, after each part. Where another Python has the packages:
 ## `make test-gpu GPU_PYTHON=python3 GPU_OUT=... GPU_PARTS="--only bytes sac-64"`.
 GPU_PYTHON ?= $(BIN)/python
 GPU_OUT ?= .benchmarks/gpu.json

@@ -1,13 +1,12 @@
-"""What the agents reach on the GPU at hand, beside what that machine can do.
+"""What the agents reach on the GPU at hand.
 
     make test-gpu                                          # the tests marked `gpu`, then this
     .venv/bin/python -m tests.benchmarks.gpu --out gpu.json
-    .venv/bin/python -m tests.benchmarks.gpu --only ceilings sac-64 --seconds 5
+    .venv/bin/python -m tests.benchmarks.gpu --only bytes sac-64 --seconds 5
     .venv/bin/python -m tests.benchmarks.gpu --device cpu  # tiny sizes: tries the program, no GPU
 
-Each part is a process of its own, ended at its limit. `ceilings` are products of 256-wide matrices,
-a node of a replayed CUDA graph, copies to the device, draws, and the simulator alone; the trainings
-are the agents as they are, warm-up left out; `bytes` runs one command twice.
+Each part is a process of its own, ended at its limit. The trainings are the agents as they are,
+warm-up left out; `bytes` runs one command twice.
 """
 
 import argparse
@@ -20,33 +19,23 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from functools import partial
 from importlib import import_module
-from itertools import cycle
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-import torch
 from rich.console import Console
 from rich.table import Table
 
 from reproduce import ROOT
 from reproduce.plan.speeds import warm_up_steps
-from reproduce.speed.workloads import Work
 from suite.base import hardware
 from suite.base.errors import UsageError, nearest
 from suite.base.files import write_json
-from suite.base.randomness import environment_seeds
-from suite.draws import Draws
-from suite.envs.tasks import find_task
-from suite.envs.vector_env import VectorEnv
 from suite.settings.command_line import Parser, run_main
 from tests.benchmarks.speeds import Meter, train, warm_config
+from tests.runs import repeatable
 
 HALF_CHEETAH, PONG = "HalfCheetah-v4", "Pong-v5"
-MATRIX, GRAPH_NODES = 256, 1_000
 NEEDS_GPU = "needs a GPU"
-SAME = ("episodes.csv", "evaluations.csv", "updates.csv", "policy.safetensors")
-"""What a command that is given twice writes twice."""
 TINY = {
     "sac": {"hidden_sizes": (8,), "batch_size": 8, "learning_starts": 40},
     "a2c": {"num_envs": 2, "convolutions": "a3c"},
@@ -106,114 +95,6 @@ TRAININGS = {
 }
 
 
-def rate(repeat: Callable[[], object], seconds: float, device: torch.device) -> float:
-    """Return how often a second something can be repeated, once it is warm.
-
-    Args:
-        repeat: the work.
-        seconds: for how long, about.
-        device: what must have done all of it before the clock is read.
-    """
-
-    def timed(count: int) -> float:
-        started = time.perf_counter()
-        for _ in range(count):
-            repeat()
-        if device.type == "cuda":
-            torch.cuda.synchronize(device)
-        return time.perf_counter() - started
-
-    timed(3)
-    count = 1
-    while (spent := timed(count)) < seconds / 2:
-        count = max(2 * count, int(count * seconds / max(spent, 1e-9)) // 2)
-    return count / spent
-
-
-def ceilings(options: argparse.Namespace) -> Iterator[Row]:
-    """Yield what the machine can do, each for a twentieth of the seconds."""
-    device, seconds = hardware.find_device(options.device), options.seconds / 20
-    if device.type == "cuda":
-        yield from _products(device, seconds)
-        yield _graph(device, seconds)
-        yield from _copies(device, seconds)
-    yield from _draws(device, seconds)
-    cores = hardware.num_cores()
-    threads = sorted({1, max(1, cores // 2), cores})
-    for task, num_envs in ((HALF_CHEETAH, 64), (PONG, 32)):
-        for count in threads if device.type == "cuda" else threads[:1]:
-            envs = num_envs if device.type == "cuda" else 2
-            work = simulator(task, envs, count)
-            speed = envs * rate(work, seconds, torch.device("cpu"))
-            name = f"simulator, {task}, {envs} environments, {count} threads"
-            yield Row(name, speed, "steps/s")
-
-
-def simulator(task: str, num_envs: int, num_threads: int) -> Work:
-    """Step envpool itself by random actions, without our adapter."""
-    seeds = environment_seeds([1], num_envs, "benchmark")
-    env = VectorEnv(find_task(task), seeds, num_threads=num_threads)
-    env.reset()
-    draws, size = np.random.default_rng(0), (64, num_envs, *env.action_shape)
-    if env.action_shape:
-        rows = cycle(draws.uniform(env.action_low, env.action_high, size))
-    else:
-        rows = cycle(draws.integers(0, env.num_actions, size, np.int32))
-    pool = env._pool
-    return lambda: (pool.send(next(rows)), pool.recv())
-
-
-def _products(device: torch.device, seconds: float) -> Iterator[Row]:
-    """Yield the speed of batched products, in the two precisions."""
-    for precision, name in (("highest", "fp32"), ("high", "TF32")):
-        for batch in (1, 16, 128):
-            what = f"products, {name}, {batch} of {MATRIX} x {MATRIX}"
-            left, right, out = torch.randn(3, batch, MATRIX, MATRIX, device=device)
-            torch.set_float32_matmul_precision(precision)
-            try:
-                speed = rate(partial(torch.bmm, left, right, out=out), seconds, device)
-            finally:
-                torch.set_float32_matmul_precision("highest")
-            yield Row(what, speed * batch * 2 * MATRIX**3 / 1e9, "GFLOP/s")
-
-
-def _graph(device: torch.device, seconds: float) -> Row:
-    """Return how long a node of a replayed graph takes that does next to nothing."""
-    number = torch.zeros(1, device=device)
-    number.add_(1.0)
-    torch.cuda.synchronize(device)
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        for _ in range(GRAPH_NODES):
-            number.add_(1.0)
-    what = f"graph of {GRAPH_NODES} tiny kernels, each"
-    return Row(what, 1e6 / GRAPH_NODES / rate(graph.replay, seconds, device), "us")
-
-
-def _copies(device: torch.device, seconds: float) -> Iterator[Row]:
-    """Yield bandwidth and latency of copies from the host."""
-    for kind in ("pinned", "pageable"):
-        for size, name, unit in ((2**26, "64 MiB", "GB/s"), (2**10, "1 KiB", "us")):
-            what = f"copy to the device, {kind}, {name}"
-            source = torch.zeros(size, dtype=torch.uint8, pin_memory=kind == "pinned")
-            target = torch.empty_like(source, device=device)
-
-            def copy(source: torch.Tensor = source, target: torch.Tensor = target) -> None:
-                target.copy_(source)
-                torch.cuda.synchronize(device)
-
-            speed = rate(copy, seconds, device)
-            yield Row(what, size * speed / 1e9 if unit == "GB/s" else 1e6 / speed, unit)
-
-
-def _draws(device: torch.device, seconds: float) -> Iterator[Row]:
-    """Yield how long an update of SAC on HalfCheetah waits for rows and noise."""
-    for num_seeds in (1, 16, 64):
-        draws = Draws(range(num_seeds), (2, 256, 6), device, num_threads=hardware.num_cores())
-        speed = rate(partial(draws, 100_000), seconds, device)
-        yield Row(f"draws of an update, {num_seeds} seeds", 1e6 / speed, "us")
-
-
 def training(name: str, options: argparse.Namespace) -> Iterator[Row]:
     """Yield the environment steps a second of an agent as it is, of all its seeds together."""
     asked, device = TRAININGS[name], hardware.find_device(options.device)
@@ -269,39 +150,20 @@ def equal_bytes(options: argparse.Namespace) -> Iterator[Row]:
             status = import_module("agents.sac").main([*words, f"--out={folder}"])
             if status:
                 raise UsageError(f"sac ended with status {status}")
-        differ = differing(Path(first), Path(second))
+        one, other = repeatable(Path(first)), repeatable(Path(second))
+    if not one:
+        raise UsageError("no run wrote anything that could be compared")
+    differ = sorted(name for name in one | other if one.get(name) != other.get(name))
     note = f"differ: {', '.join(differ[:3])}" if differ else "equal, byte by byte"
     what = f"sac, {num_seeds} seeds, {steps} steps, twice"
     yield Row(what, len(differ), "files", note)
 
 
-def differing(first: Path, second: Path) -> list[str]:
-    """Return the files of runs that are not the same in two folders, or that one lacks."""
-    names = {
-        path.relative_to(folder)
-        for folder in (first, second)
-        for path in folder.rglob("*")
-        if path.name in SAME
-    }
-    if not names:
-        raise UsageError("no run wrote anything that could be compared")
-    return [
-        str(name)
-        for name in sorted(names)
-        if not all((folder / name).exists() for folder in (first, second))
-        or (first / name).read_bytes() != (second / name).read_bytes()
-    ]
-
-
 PARTS: dict[str, tuple[Callable[[argparse.Namespace], Iterator[Row]], float]] = {
-    "ceilings": (ceilings, 120.0),
-    **{
-        name: (partial(training, name), 120.0 if asked.with_evaluation else 75.0)
-        for name, asked in TRAININGS.items()
-    },
-    "bytes": (equal_bytes, 120.0),
-}
-"""What is measured, by name, and the seconds at which it is ended: 22.5 minutes for all of it."""
+    name: (partial(training, name), 120.0 if asked.with_evaluation else 75.0)
+    for name, asked in TRAININGS.items()
+} | {"bytes": (equal_bytes, 120.0)}
+"""What is measured, by name, and the seconds at which it is ended: 20.5 minutes for all of it."""
 
 
 def in_a_process(name: str, options: argparse.Namespace) -> list[Row]:
