@@ -5,6 +5,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.distributions import Normal, TanhTransform
 
 from agents import sac_alf
 from suite.envs.vector_env import Spaces
@@ -25,6 +26,14 @@ def descend(parameters: Iterable[Tensor], loss: Tensor) -> None:
     weights = list(parameters)
     for weight, gradient in zip(weights, torch.autograd.grad(loss, weights), strict=True):
         weight.data -= 0.1 * gradient
+
+
+def squash(means: Tensor, log_stds: Tensor, noise: Tensor) -> tuple[Tensor, Tensor]:
+    """Return tanh of Gaussian draws, and log-densities over the last axis, as torch has them."""
+    pre_tanh = means + log_stds.exp() * noise
+    actions = torch.tanh(pre_tanh)
+    log_slopes = TanhTransform().log_abs_det_jacobian(pre_tanh, actions)
+    return actions, (Normal(means, log_stds.exp()).log_prob(pre_tanh) - log_slopes).sum(-1)
 
 
 def plain_learner(config: sac_alf.Config, spaces: Spaces) -> sac_alf.Learner:

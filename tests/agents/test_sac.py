@@ -12,12 +12,11 @@ from torch import Tensor
 from agents import sac
 from suite.envs.vector_env import Spaces
 from suite.replay import Batch
+from tests.agents.alf import squash
 from tests.agents.trainings import CPU, learned, random_batch, table, tiny, train
 from tests.scripted import ScriptedEnv
 
 TINY = tiny("sac")
-SHORT = replace(TINY, env_steps=60, log_interval=10)
-"""20 updates."""
 
 
 # Mathematics
@@ -49,11 +48,7 @@ def test_the_log_density_is_finite_where_the_naive_form_underflows() -> None:
 FORMS: dict[str, dict[str, Any]] = {
     "plain": {},
     "actor seldom, then twice": {"policy_period": 2},
-    "bounds": {
-        "initial_alpha": 0.01,
-        "target_entropy_per_action": 5.0,
-        "log_std_max": -0.2,
-    },
+    "bounds": {"initial_alpha": 0.01, "target_entropy_per_action": 5.0, "log_std_max": -0.2},
     "by tanh, three critics": {"log_std_bound": "tanh", "num_critics": 3, "log_std_min": -5.0},
     "fixed, slow": {"learn_alpha": False, "target_period": 2},
 }
@@ -99,10 +94,7 @@ def plain_steps(learner: sac.Learner, config: sac.Config) -> Any:
             log_stds = log_stds.clamp(low, high)
         else:
             log_stds = low + 0.5 * (high - low) * (torch.tanh(log_stds) + 1)
-        pre_tanh = means + log_stds.exp() * noise
-        log_normal = -0.5 * noise.square() - log_stds - 0.5 * math.log(2 * math.pi)
-        log_slope = 2 * (math.log(2) - pre_tanh - torch.nn.functional.softplus(-2 * pre_tanh))
-        return torch.tanh(pre_tanh), (log_normal - log_slope).sum(-1)
+        return squash(means, log_stds, noise)
 
     def update(batch: Batch, noise: Tensor, number: int) -> dict[str, Tensor]:
         with torch.no_grad():
@@ -176,29 +168,12 @@ def test_the_temperature_moves_the_entropy_to_its_target(
     """A reward that wants no entropy at all is held at the target by the temperature alone."""
     scripted.spaces = Spaces.vectors(1, 1)
     scripted.reward = staticmethod(lambda actions: -4 * (actions - 0.3) ** 2)
-    config = replace(
-        TINY,
-        env_steps=500,
-        learning_starts=100,
-        log_interval=20,
-        target_entropy_per_action=-0.5,
-        actor_learning_rate=1e-2,
-        critic_learning_rate=1e-2,
-        alpha_learning_rate=3e-2,
-        batch_size=32,
-        gamma=0.5,
-    )
-    _, recorder = train(config, tmp_path)
+    settings: dict[str, Any] = {
+        **{"env_steps": 500, "learning_starts": 100, "log_interval": 20, "batch_size": 32},
+        **{"actor_learning_rate": 1e-2, "critic_learning_rate": 1e-2, "alpha_learning_rate": 3e-2},
+        **{"target_entropy_per_action": -0.5, "gamma": 0.5},
+    }
+    _, recorder = train(replace(TINY, **settings), tmp_path)
     rows = table(recorder, "updates.csv")
     assert rows.entropy.iloc[0] > 0  # it starts near that of the uniform policy, log 2
     assert rows.entropy[-10:].mean() == pytest.approx(-0.5, abs=0.15)
-
-
-# Training
-
-
-def test_with_a_policy_period_the_actor_makes_as_many_updates_as_the_critics(
-    tmp_path: Path,
-) -> None:
-    learner, _ = train(replace(SHORT, policy_period=2), tmp_path)
-    assert int(next(iter(learner.actor_optimiser.state.values()))["step"]) == 20

@@ -15,7 +15,7 @@ from agents import sac_alf
 from suite import session
 from suite.envs.vector_env import Spaces
 from suite.resume.checkpoint import read_policy
-from tests.agents.alf import assert_same_weights, descend, plain_learner, random_batch
+from tests.agents.alf import assert_same_weights, descend, plain_learner, random_batch, squash
 from tests.agents.trainings import ALF_OPTIONS, CPU, same, tiny, train
 from tests.perceptrons import linear
 from tests.scripted import ScriptedEnv
@@ -98,12 +98,8 @@ def test_updates_with_all_options_equal_plain_autograd(clip: float | None) -> No
 
     def ratio(obs: Tensor, previous: Tensor, draws: Tensor) -> tuple[Tensor, Tensor]:
         means, log_stds = actor(obs).chunk(2, -1)
-        pre_tanh = means + log_stds.clamp(-20, 2).exp() * draws
-        log_probs = Normal(means, log_stds.clamp(-20, 2).exp()).log_prob(pre_tanh)
-        log_probs = (log_probs - torch.log(1 - torch.tanh(pre_tanh).square())).sum(-1)
-        return torch.tanh(pre_tanh), log_probs - slow_prior(
-            torch.tanh(pre_tanh), previous, 0.9, 0.1
-        )
+        actions, log_probs = squash(means, log_stds.clamp(-20, 2), draws)
+        return actions, log_probs - slow_prior(actions, previous, 0.9, 0.1)
 
     def value(nets: list[torch.nn.Sequential], inputs: Tensor, choose: Any) -> Tensor:
         return choose(*(net(inputs).squeeze(-1) for net in nets))

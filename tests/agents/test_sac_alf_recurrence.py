@@ -8,14 +8,14 @@ import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
-from torch.distributions import Categorical, Normal
+from torch.distributions import Categorical
 
 from agents import sac_alf
 from suite.envs.vector_env import Spaces
 from suite.nets.perceptrons import Stack
 from suite.nets.recurrence import StackMemory
 from suite.replay import Batch
-from tests.agents.alf import descend, plain_learner
+from tests.agents.alf import descend, plain_learner, squash
 from tests.agents.trainings import tiny
 
 TINY = tiny("sac_alf, recurrent", hidden_sizes=(8,), td_lambda=0.7, gamma=0.9, tau=0.1)
@@ -118,10 +118,7 @@ def test_an_update_equals_alfs_loop_over_steps(spaces: Spaces, lstm_size: int) -
             return draws, torch.zeros(()).double(), None
         outputs, state = actor(obs, state)
         means, log_stds = outputs.chunk(2, -1)
-        pre_tanh = means + log_stds.exp() * draws
-        slopes = torch.log(1 - torch.tanh(pre_tanh).square())
-        log_prob = (Normal(means, log_stds.exp()).log_prob(pre_tanh) - slopes).sum()
-        return torch.tanh(pre_tanh), log_prob, state
+        return *squash(means, log_stds, draws), state
 
     def judge(nets: list[Slow], obs: Tensor, action: Tensor, states: Any) -> tuple[list, Any]:
         pairs = [net(torch.cat([obs, action], -1), states[k]) for k, net in enumerate(nets)]
