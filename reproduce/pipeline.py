@@ -23,10 +23,10 @@ from reproduce.judge.inference import LEVEL
 from reproduce.judge.verdicts import STATUSES, SuiteVerdict, judge_suite, judge_tasks, verdict_table
 from reproduce.judge.zero import Scale, scale_of
 from reproduce.plan.grid import Plan, Run
-from reproduce.plan.make import command
+from reproduce.plan.make import commands_anew
 from reproduce.plan.status import by_task, runs_of
 from reproduce.report import figures, frames
-from reproduce.report.page import write_page
+from reproduce.report.page import FIGURES, write_page
 from reproduce.report.tables import COLUMNS, records
 from reproduce.report.words import marks, panel_remarks, remarks_on, score_remarks
 from suite.base.files import write_atomically, write_json
@@ -141,6 +141,8 @@ def write_tables(
     for name, table in tables.items():
         content = table.to_csv(index=False, lineterminator="\n").encode()
         write_atomically(directory / f"{name}.csv", content)
+    for name in FIGURES:
+        (directory / name).unlink(missing_ok=True)  # what is not drawn now must not stay
     curves, verdicts, theirs = (tables[name] for name in ("curves", "verdicts", "reference_curves"))
     named = dict.fromkeys([*theirs["source"], *verdicts["reference_source"].dropna()])
     credits = references.credits_of(report["agent"], named)
@@ -210,5 +212,5 @@ def _describe(plan: Plan, verdicts: pd.DataFrame) -> dict[str, Any]:
         "departures": departures(plan, verdicts),
         "versions": first.get("versions", versions()),
         "hardware": first.get("machine", machine()),
-        "command": command(plan),
+        "command": "\n".join(commands_anew(plan)),
     }

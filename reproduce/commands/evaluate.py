@@ -40,6 +40,8 @@ if TYPE_CHECKING:
 FORMATS = (".mp4", ".gif")
 FASTEST_GIF = Fraction(50)
 """Frames per second; a GIF counts hundredths of a second, and players slow a single one down."""
+FRESH = ("episodes", "seed", "sampled")
+"""Options of fresh episodes, which `--recorded` has no use for."""
 OTHER_HERTZ = 30
 """Frames per second of a task that states no rate."""
 MODELS = {"mujoco": "assets_gym", "dmc": "assets_dmc"}
@@ -271,6 +273,10 @@ def main(argv: Sequence[str]) -> int:
     parser.add_argument("--recorded", action="store_true", help=text)
     parser.add_argument("--video", type=Path, metavar="FILE", help="film the first episode")
     options = parser.parse(argv)
+    if options.recorded and any(
+        getattr(options, name) != parser.get_default(name) for name in FRESH
+    ):
+        raise UsageError("--recorded plays as the run did: leave out the flags of fresh episodes")
     use_threads(1)  # as training by default; more would wait for each other, at so few rows
     score = evaluate_run(**vars(options))
     interval = score.interval()

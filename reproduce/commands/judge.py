@@ -25,17 +25,12 @@ from reproduce.report import tables
 from reproduce.report.words import verdict_lines
 from reproduce.run.view import say
 from suite.base.errors import UsageError, nearest
-from suite.envs.tasks import ATARI_PROTOCOLS, TASKS, Protocol, Task, find_task, nearest_task
+from suite.envs.tasks import TASKS, Task, find_task, nearest_task
 from suite.settings.command_line import whole
 
 
 def judge_curves(
-    agent: str,
-    curves: Curves,
-    source: str,
-    *,
-    env_steps: int | None = None,
-    protocol: Protocol = "noframeskip",
+    agent: str, curves: Curves, source: str, *, env_steps: int | None = None
 ) -> dict[str, pd.DataFrame]:
     """Judge curves by a source, as the runs of a grid are judged; return a grid's tables.
 
@@ -50,10 +45,12 @@ def judge_curves(
     if not are_episodes:
         _check_unique(curves, rule)
     scores, scales, drawn, presented = [], dict[str, Scale](), [], dict[str, Task]()
+    covered = references.coverage(agent, source)
+    protocols = dict(zip(covered["task"], covered["protocol"], strict=True))
     for name, rows in ((str(name), rows) for name, rows in curves.rows.groupby("task", sort=False)):
         if name not in TASKS:  # one that a module registers would be imported
             raise UsageError(f"{curves.name}: unknown task {name!r}{nearest_task(name, TASKS)}")
-        presented[name] = task = find_task(name, protocol)
+        presented[name] = task = find_task(name, protocols.get(name, "noframeskip"))
         try:
             steps, found = score_runs(rows, rule, from_grid, env_steps)
             config = _config_of(agent, source, task, rule, steps)
@@ -186,20 +183,13 @@ def main(argv: Sequence[str]) -> int:
     parser.add_argument("--task", help="the task of all runs; default: as the files or names say")
     text = "default: the last step of all runs of a task"
     parser.add_argument("--env-steps", type=whole, metavar="N", help=text)
-    parser.add_argument(
-        "--protocol", choices=tuple(ATARI_PROTOCOLS), help="of Atari (default: noframeskip)"
-    )
     text = "folder of tables, figures and page (default: runs/judged/<agent>/<source>)"
     parser.add_argument("--out", type=Path, metavar="DIR", help=text)
     options = parser.parse(argv)
     if options.env_steps is not None and options.env_steps < 1:
         raise UsageError(f"--env-steps must be positive, not {options.env_steps:,}")
     curves = read_curves(options.curves, dict(options.columns), options.task)
-    others = {name for name, task in TASKS.items() if not task.protocol}
-    if options.protocol and others.issuperset(curves.rows["task"]):
-        raise UsageError(f"--protocol is of Atari, and {curves.name} has no game: leave it out")
-    size = {"env_steps": options.env_steps, "protocol": options.protocol or "noframeskip"}
-    found = judge_curves(options.agent, curves, options.like, **size)
+    found = judge_curves(options.agent, curves, options.like, env_steps=options.env_steps)
     out = options.out or Path("runs", "judged", options.agent, options.like)
     check_writable(out, "--out")
     if (out / "plan.json").exists():

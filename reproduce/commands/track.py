@@ -107,9 +107,9 @@ class Mirror:
         record = read_record(self._run)
         if record is None or record["status"] == "damaged":
             return
-        if record["started_at"] != self._begun:
+        if (begun := record.get("started_at")) != self._begun:  # None: it never began
             self.close()
-            self._begun, self._rows = record["started_at"], dict.fromkeys(TABLES, 0)
+            self._begun, self._rows = begun, dict.fromkeys(TABLES, 0)
             self._sink = SINKS[self._kind](self._folder, self._name, record)
         if self._sink is None:  # it has ended
             return

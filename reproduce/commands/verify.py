@@ -59,8 +59,9 @@ def verify(agent: str, run: Path, seconds: float) -> tuple[int, str]:
         raise UsageError(f"{run} is not a run's folder: it holds no record")
     if record["status"] == "damaged":
         raise UsageError(f"{run} is damaged: it {record['error']}")
-    if (record["agent"], record["status"]) != (agent, "finished"):
-        found = f"a run of {record['agent']} that is {record['status']}"
+    trained = record.get("agent", agent)  # a run that failed before it began has none
+    if (trained, record["status"]) != (agent, "finished"):
+        found = f"a run of {trained} that is {record['status']}"
         raise UsageError(f"{run} is {found}: name a finished run of {agent}")
     with tempfile.TemporaryDirectory(prefix="encore-verify-") as folder:
         ours = _make_again(record, Path(folder), seconds)

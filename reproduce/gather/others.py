@@ -156,7 +156,7 @@ def _csv(path: Path, columns: Names) -> Iterator[Part]:
     exported = [column for column in table if str(column).endswith(ends)]
     if exported and not set(usual) & set(table):
         for column in exported:
-            name, _, value = str(column).partition(" - ")
+            name, _, value = str(column).rpartition(" - ")
             rows = table[[steps, column]].set_axis(["env_steps", "mean_return"], axis=1)
             yield name, _checked(path, rows.dropna().assign(episodes=value in EPISODES))
         return

@@ -161,11 +161,14 @@ def commands_for_the_rest(plan: Plan, rows: Sequence[Outlook]) -> list[str]:
         return []
     is_whole = plan.tasks == tasks_of(plan.preset, plan.suite, plan.budget)
     tasks = (*plan.tasks, *(find_suite(plan.suite) if is_whole else ()))
-    decided = {row.task for row in rows if not row.obstacle and row.chance >= GOOD_CHANCE}
+    chances = {row.task: row.chance for row in rows if not row.obstacle}
     lines = []
     for task in dict.fromkeys(tasks) if len(plan.tasks) <= MOST_COMPARED else ():
-        if task not in decided and (best := _best_way(plan, task)):
-            request, row = best
+        chance = chances.get(task, 0.0)
+        if chance >= GOOD_CHANCE or (best := _best_way(plan, task)) is None:
+            continue
+        request, row = best
+        if row.chance > chance:
             lines.append(f"{task}: {_chance(row.chance)}, by\n  {command_of(request)}")
     return lines
 

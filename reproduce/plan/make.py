@@ -10,14 +10,14 @@ import shutil
 import sys
 from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
-from typing import Any, get_type_hints
+from typing import Any, get_args, get_origin, get_type_hints
 
 from reproduce.plan import grid as planning
 from reproduce.plan.declared import MIN_SEEDS, PLAN, declared_in, keep_declared, read_plan
 from reproduce.plan.grid import Plan
 from reproduce.plan.places import Cluster, check_writable, choose_device, default_workers
 from reproduce.plan.presets import source_of, tasks_of
-from reproduce.plan.request import FIELDS, SAVED, Request, check, words_of
+from reproduce.plan.request import FIELDS, RUNS, SAVED, Request, check, words_of
 from reproduce.plan.status import NOT_SETTINGS
 from reproduce.words import counted
 from suite.base.errors import UsageError, nearest
@@ -161,7 +161,8 @@ def folder_name(settings: Sequence[str]) -> str:
 
 def _values(config: Any, setting: str) -> list[str]:
     key, _, text = setting.partition("=")
-    is_list = isinstance(getattr(config, key.replace("-", "_"), None), tuple)
+    hint = get_type_hints(type(config)).get(key.replace("-", "_"))
+    is_list = tuple in map(get_origin, (hint, *get_args(hint)))
     values = text.split("/" if is_list else ",")
     if len(values) > 1 and not all(values):
         raise UsageError(f"--set: {setting!r} has an empty value")
@@ -190,8 +191,27 @@ def save_plan(plan: Plan) -> None:
 
 
 def command(plan: Plan) -> str:
-    """Return the command that makes, or goes on with, a plan."""
+    """Return the command that goes on with a plan in its folder."""
     return command_of(request_of(plan), plan.maker.verb)
+
+
+def commands_anew(plan: Plan) -> list[str]:
+    """Return the commands that make a plan from nothing, by tasks with equal steps and seeds.
+
+    The number of processes is left to the machine. Our published runs are made in `RUNS`.
+    """
+    usual = plan.preset.budgets[plan.budget].steps
+    parts: dict[tuple[int | None, int], dict[str, int]] = {}
+    for task, steps in plan.env_steps.items():
+        key = (None if steps == usual(task) else steps, plan.num_seeds[task])
+        parts.setdefault(key, {})[task] = steps
+    anew, requests = {"workers": None} | ({"runs_dir": RUNS} if plan.behaviours else {}), []
+    for (_, number), steps in parts.items():
+        numbers = dict.fromkeys(steps, number)
+        own: dict[str, Any] = {"tasks": (*steps,), "env_steps": steps, "num_seeds": numbers}
+        part = dataclasses.replace(plan, seeds=plan.seeds[:number], **own)
+        requests.append(dataclasses.replace(request_of(part), **anew))
+    return [command_of(request, plan.maker.verb) for request in requests]
 
 
 def command_of(request: Request, verb: Sequence[str] = ()) -> str:

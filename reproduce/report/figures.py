@@ -157,7 +157,7 @@ def draw_scores(scores: pd.DataFrame, remarks: Mapping[str, str], directory: Pat
 
 @mpl.rc_context(STYLE)
 def draw_over_tasks(tables: Mapping[str, pd.DataFrame], directory: Path) -> list[Path]:
-    """Draw what `judge.aggregates.over_tasks` returns; remove the figures of what it does not."""
+    """Draw what `judge.aggregates.over_tasks` returns."""
     paths: list[Path] = []
     for name, (x, y, place) in OVER_TASKS.items():
         if name in tables:
@@ -165,9 +165,6 @@ def draw_over_tasks(tables: Mapping[str, pd.DataFrame], directory: Path) -> list
             grid = (_lines if "x" in rows else _intervals)(rows)
             grid.refline(**place, color="grey", linestyle="-", lw=1.2, zorder=0)
             paths += save(grid.set_axis_labels(x, y), RESAMPLED, directory, name)
-        else:
-            for kind in KINDS:
-                (directory / f"{name}.{kind}").unlink(missing_ok=True)
     return paths
 
 

@@ -53,7 +53,11 @@ ASSETS = {
     "page.js": lambda: (TEMPLATES / "page.js").read_text(encoding="utf-8"),
 }
 """The page's scripts: how each is read."""
-FIGURES = ("curves", "curves_by_time", "scores", "throughput", *OVER_TASKS)
+FIGURES = [
+    f"{name}.{kind}"
+    for name in ("curves", "curves_by_time", "scores", "throughput", *OVER_TASKS)
+    for kind in KINDS
+]
 UNFINISHED = ("running", "interrupted", "planned", "left out")
 
 
@@ -85,8 +89,7 @@ def render(directory: Path, assets: str = "", home: str = "") -> str:
     absent = {name for name, chart in drawn.items() if not chart} - {"scores"}
     parts = {"suite": len(verdicts) >= LEAST, "failures": failures, "times": rows["times"]}
     absent |= {name for name, part in parts.items() if not part}
-    figures = [f"{name}.{kind}" for name in FIGURES for kind in KINDS]
-    files = [*(f"{name}.csv" for name in COLUMNS), "report.json", *figures]
+    files = [*(f"{name}.csv" for name in COLUMNS), "report.json", *FIGURES]
     sums = (base64.b64encode(hashlib.sha256(text.encode()).digest()) for text in scripts.values())
     allowed = "'self'" if assets else " ".join(f"'sha256-{each.decode()}'" for each in sums)
     template = environment().get_template("index.html.j2")

@@ -206,6 +206,13 @@ def _template(plan: Plan) -> dict[str, Any]:
     return dict.fromkeys(KEYS[SCHEMA_VERSION]) | said
 
 
+NEVER_BEGUN = {
+    **{"task": TASK, "seed": 1, "config": {"env_steps": 1000}, "command": "python"},
+    **{"status": "failed", "error": "exit status 1", "log_tail": []},
+}
+"""The record that the harness writes of a run that failed before it wrote its own."""
+
+
 def reseal(folder: Path, **entries: Any) -> None:
     """Change entries of a finished run's record, if any, and write its manifest anew."""
     if entries:

@@ -15,6 +15,7 @@ from reproduce import __main__ as command_line
 from reproduce.commands import evaluate as scoring
 from reproduce.commands.evaluate import evaluate_run
 from reproduce.commands.export import export_onnx
+from suite.base.errors import UsageError
 from tests.messages import refused
 from tests.reproduce.conftest import reseal
 from tests.runs import tree
@@ -132,3 +133,6 @@ def test_the_command_prints_the_score(run: Path, capsys: pytest.CaptureFixture[s
     )
     assert command_line.main(["evaluate", str(run), "--episodes=1", "--sampled"]) == 0
     assert "interval" not in capsys.readouterr().out
+    for other in ("--episodes=3", "--seed=1", "--deterministic"):
+        with pytest.raises(UsageError, match="leave out the flags of fresh episodes"):
+            command_line.main(["evaluate", str(run), "--recorded", other])

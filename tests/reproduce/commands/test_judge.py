@@ -127,6 +127,18 @@ def test_an_evaluation_off_the_schedule_counts_in_neither_score(tmp_path: Path) 
 
 
 Change = Callable[[pd.DataFrame], pd.DataFrame]
+
+
+def test_a_game_is_compared_as_its_source_presents_it(tmp_path: Path) -> None:
+    """With sticky actions or without: Cleanba's runs have them."""
+    rows = [("Alien-v5", seed, 50_000_000, 1_000.0 + seed) for seed in (1, 2, 3)]
+    pd.DataFrame(rows, columns=[*COLUMNS]).to_csv(tmp_path / "curves.csv", index=False)
+    (judge,) = judge_curves("impala", tmp_path / "curves.csv", "cleanba")[
+        "verdicts"
+    ].reference_source
+    assert judge == "cleanba"
+
+
 OF_GRID: dict[str, tuple[Change, dict[str, Any]]] = {
     "between two rows": (lambda t: t, {"env_steps": 499_999}),
     "behind the last row": (lambda t: t, {"env_steps": 500_001}),
@@ -160,7 +172,6 @@ WRONG = {
     "semicolons": "task;seed;env_steps;mean_return\nReacher-v4;1;5;1,5\n",
     "Latin-1": "H\nReacher-v4,1,5,é\n",
     "UTF-16": "H\nReacher-v4,1,5,1\n",
-    "no game --protocol sticky": "H\nReacher-v4,1,5,1\n",
     "unknown task": "H\nReecher-v4,1,5,1\n",
     "module's task": "H\nthis:Zen-v0,1,5,1\n",
     "twice": "H\nReacher-v4,1,5,1\nReacher-v4,1,5,2\n",

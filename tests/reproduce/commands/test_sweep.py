@@ -25,24 +25,28 @@ def grid(runs_dir: Path, *settings: str, tasks: tuple[str, ...] = (TASK,)) -> Pl
 
 
 @pytest.mark.parametrize(
-    ("settings", "variants"),
+    ("agent", "settings", "variants"),
     [
-        ([], [()]),
-        (["gamma=0.9", "hidden_sizes=16,8"], [("gamma=0.9", "hidden_sizes=16,8")]),
+        ("sac", [], [()]),
+        ("sac", ["gamma=0.9", "hidden_sizes=16,8"], [("gamma=0.9", "hidden_sizes=16,8")]),
         (
+            "sac",
             ["gamma=0.9,0.99", "tau=0.1,0.2"],
             [
                 *[("gamma=0.9", "tau=0.1"), ("gamma=0.9", "tau=0.2")],
                 *[("gamma=0.99", "tau=0.1"), ("gamma=0.99", "tau=0.2")],
             ],
         ),
-        (["hidden-sizes=8,8/16"], [("hidden-sizes=8,8",), ("hidden-sizes=16",)]),
-        (["learn_alpha=true,false"], [("learn_alpha=true",), ("learn_alpha=false",)]),
+        ("sac", ["hidden-sizes=8,8/16"], [("hidden-sizes=8,8",), ("hidden-sizes=16",)]),
+        ("sac", ["learn_alpha=true,false"], [("learn_alpha=true",), ("learn_alpha=false",)]),
+        ("sac_alf", ["reward_weights=0.5,0.5"], [("reward_weights=0.5,0.5",)]),
     ],
 )
-def test_a_sweep_is_a_product(settings: list[str], variants: list[tuple[str, ...]]) -> None:
+def test_a_sweep_is_a_product(
+    agent: str, settings: list[str], variants: list[tuple[str, ...]]
+) -> None:
     """Commas separate values, slashes those that are lists of their own; the first comes first."""
-    assert variants_of("sac", "classic", None, settings) == variants
+    assert variants_of(agent, "classic", None, settings) == variants
 
 
 def test_a_folder_is_named_by_all_settings() -> None:

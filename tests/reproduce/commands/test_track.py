@@ -14,7 +14,7 @@ from reproduce.commands import track
 from reproduce.commands.track import Mirror, Sink, mirror, mirrored
 from reproduce.gather.others import read_curves
 from tests.messages import refused
-from tests.reproduce.conftest import TASK, pendulum, record_run
+from tests.reproduce.conftest import NEVER_BEGUN, TASK, pendulum, record_run
 from tests.reproduce.run.boards import wait_for
 from tests.runs import tree
 
@@ -69,6 +69,8 @@ def test_every_point_is_mirrored_once(tmp_path: Path, memory: dict[str, list[Poi
 def test_a_mirror_harms_no_run_and_no_file(tmp_path: Path, memory: dict[str, list[Point]]) -> None:
     """Runs' own folders, and what cannot be written to, are refused in a line."""
     run = record_run(pendulum(tmp_path / "runs", [1, 2]), TASK, 1, status="running")
+    (run / "run.json").write_text(json.dumps(NEVER_BEGUN))
+    Mirror(run, tmp_path, "never begun", "tensorboard").update()
     (tmp_path / "FILE").touch()
     before = tree(tmp_path)
     for case, logdir in ("own folder", run.parent), ("no folder", tmp_path / "FILE" / "below"):

@@ -13,7 +13,7 @@ from suite.base import hardware
 from suite.base.files import compress
 from suite.settings.recorded import REMOVED
 from tests.messages import check
-from tests.reproduce.conftest import Say, reseal
+from tests.reproduce.conftest import NEVER_BEGUN, Say, reseal
 
 TASK = "Pendulum-v1"
 
@@ -88,9 +88,10 @@ def test_rows_are_compared_as_far_as_both_go(run: Path, tmp_path: Path) -> None:
         (["sac", "RUN"], {}),
         (["a2c", "RUN"], {"seed": 2}),
         (["a2c", "RUN"], {"status": "failed"}),
+        (["a2c", "RUN"], NEVER_BEGUN),
         (["a2c", "RUN", "--seconds", "0"], {}),
     ],
-    ids=["agent", "folder", "another's run", "damaged", "failed", "seconds"],
+    ids=["agent", "folder", "another's run", "damaged", "failed", "never begun", "seconds"],
 )
 def test_bad_input_is_one_line_and_status_2(
     words: list[str], entries: dict[str, Any], run: Path, say: Say,
@@ -98,6 +99,8 @@ def test_bad_input_is_one_line_and_status_2(
 ) -> None:  # fmt: skip
     """It names what is wrong."""
     reseal(run, **entries)
+    if entries is NEVER_BEGUN:
+        (run / "run.json").write_text(json.dumps(entries))
     status, out, err = say(["verify", *(str(run) if word == "RUN" else word for word in words)])
     assert (status, out, err.count("\n")) == (2, "", 1)
     check(err, request.node.callspec.id)

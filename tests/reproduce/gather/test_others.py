@@ -65,7 +65,7 @@ def test_training_episodes_are_not_judged_as_evaluations(tmp_path: Path) -> None
 
 def test_an_export_of_wandb_has_a_run_in_each_column(tmp_path: Path) -> None:
     """Ends of bands are left out; so are the steps at which a run has no value."""
-    path, names = tmp_path / "export.csv", [f"{CART}__ppo__{seed}__17" for seed in (4, 5)]
+    path, names = tmp_path / "export.csv", [f"{CART}__ppo - a__{seed}__17" for seed in (4, 5)]
     columns = {"global_step": [10, 20, 30], f"{names[0]} - {RETURN}": [1.0, None, 3.0]}
     columns |= {f"{name} - {RETURN}__{end}": [0, 0, 0] for name in names for end in ("MIN", "MAX")}
     columns |= {f"{names[1]} - {RETURN}": [None, 2.0, None]}

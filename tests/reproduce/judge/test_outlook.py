@@ -343,3 +343,6 @@ def test_a_plan_names_what_decides_the_tasks_that_it_does_not(
         assert not again.dry_run
         (row,) = outlooks(again)
         assert f"{row.chance:.0%} chance" in line
+    how |= {"source": "simbav2_baselines", "tasks": ["Ant-v4"], "budget": "paper", "num_seeds": 60}
+    plan = make_plan("sac", "mujoco", **how)
+    assert outlook.commands_for_the_rest(plan, outlooks(plan)) == [], "none is better than it"

@@ -12,7 +12,7 @@ from reproduce import __main__ as command_line
 from reproduce.gather.references import reference_score
 from reproduce.plan.declared import keep_declared
 from reproduce.plan.grid import Plan
-from reproduce.plan.make import command, load_plan, make_plan
+from reproduce.plan.make import command, commands_anew, load_plan, make_plan
 from suite.base.errors import UsageError
 from tests.messages import refused
 from tests.reproduce.conftest import record_run, saved
@@ -109,7 +109,7 @@ def test_seeds_that_only_another_task_has_are_refused(tmp_path: Path) -> None:
 
 
 def test_without_a_number_of_seeds_a_task_has_those_it_was_begun_with(tmp_path: Path) -> None:
-    """Hopper has five, Walker2d the budget's four; and so says the plan's command."""
+    """Hopper has five, Walker2d the budget's four; and so say the plan's commands."""
     ended(mujoco(tmp_path, num_seeds=5))
     both = {"tasks": [WALKER, HOPPER], "env_steps": STEPS - 1, "device": "cpu"}
     asked = make_plan("sac", "mujoco", runs_dir=tmp_path, **both)
@@ -117,6 +117,10 @@ def test_without_a_number_of_seeds_a_task_has_those_it_was_begun_with(tmp_path: 
     assert plan.num_seeds == {WALKER: 4, HOPPER: 5}
     assert plan.declared == {WALKER: (1, 2, 3, 4), HOPPER: (1, 2, 3, 4, 5)}
     assert "--seeds" not in command(plan).split()
+    for part, task, seeds in zip(
+        commands_anew(plan), plan.tasks, ("1 2 3 4 ", "1 2 3 4 5 "), strict=True
+    ):
+        assert f"--tasks {task} --seeds {seeds}--env-steps {STEPS - 1} " in part
     saved(plan)
     assert load_plan("sac", "mujoco", None, tmp_path) == plan
     assert keep_declared(asked, counts_begun=True) == plan, "declared now, and kept"
