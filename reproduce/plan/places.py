@@ -29,10 +29,6 @@ class Cluster:
     nodes: tuple[Mapping[str, float], ...]
     """Resources of every node that is alive, in Ray's words: `CPU`, `GPU`, `memory` (bytes)."""
 
-    def most(self, resource: str) -> float:
-        """Return how much of a resource the node with the most of it has."""
-        return max((node.get(resource, 0.0) for node in self.nodes), default=0.0)
-
     def num_places(self, demand: Mapping[str, float]) -> int:
         """Return how many groups that each take `demand` can run at the same time.
 
@@ -54,7 +50,7 @@ def choose_device(name: str, cluster: Cluster | None) -> str:
     if cluster is None:
         return find_device(name).type if name == "auto" else str(find_device(name))
     if name == "auto":
-        return "cuda" if cluster.most("GPU") else "cpu"
+        return "cuda" if any(node.get("GPU") for node in cluster.nodes) else "cpu"
     if name not in ("cpu", "cuda"):
         raise UsageError(f"--device {name}: on a Ray cluster it is auto, cpu or cuda")
     return name
