@@ -136,8 +136,8 @@ def run_plan(plan: Plan, console: Console) -> int:
 def _train(plan: Plan, console: Console) -> dict[tuple[str, int], str]:
     """Run what is left of a plan; return the errors of the runs that failed."""
     from reproduce.commands.track import mirrored
-    from reproduce.run.launch import launch
     from reproduce.run.lease import Leases
+    from reproduce.run.pool import launch
     from reproduce.run.view import View
 
     if plan.groups():

@@ -1,7 +1,7 @@
-"""Groups that wait and workers that run them, watched through the files of their runs.
+"""Run a plan: groups that wait, and workers that run them, watched through their runs' files.
 
-This is the common part of all launchers: the queue, the leases, the ends of runs. `Pool` itself
-runs agents on this machine; `ray/pool.py` replaces its workers by those of a Ray cluster.
+`Pool` runs agents on this machine; `ray/pool.py` replaces its workers by those of a Ray cluster,
+and shares the queue, the leases and the ends of runs.
 """
 
 import contextlib
@@ -12,9 +12,10 @@ import tempfile
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from types import FrameType
 from typing import Any
 
 from reproduce.plan.grid import Group, Plan, Run
@@ -42,6 +43,45 @@ LOG_LINES = 12
 NO_SPACE_LEFT = re.compile(
     "|".join(re.escape(f"[Errno {number}]") for number in NO_SPACE) + "|No space left on device"
 )
+
+
+def launch(plan: Plan, watch: Callable[[Board], None]) -> Board:
+    """Run every group of `plan` that is not finished; return how each run ended.
+
+    A group that fails is recorded as failed, with its log's last lines; the others continue. Runs
+    leased elsewhere are waited for and counted. `watch` is called about twice a second, and once at
+    the end, with the state of every run. On Ctrl-C (or SIGTERM, SIGHUP) every process is stopped
+    before the KeyboardInterrupt leaves. `docs/robust.md` has the rest.
+    """
+    if plan.cluster:
+        from reproduce.run.ray.pool import RayPool
+
+        pool = RayPool(plan)
+    else:
+        pool = Pool(plan)
+    with _signals_interrupt():
+        pool.run(watch)
+    watch(pool.board)
+    return pool.board
+
+
+@contextlib.contextmanager
+def _signals_interrupt() -> Iterator[None]:
+    """Let SIGTERM and SIGHUP stop the launcher as Ctrl-C does: no process is left behind."""
+
+    def interrupt(number: int, frame: FrameType | None) -> None:
+        raise KeyboardInterrupt
+
+    before: dict[signal.Signals, Any] = {}
+    if threading.current_thread() is threading.main_thread():
+        for number in (signal.SIGTERM, signal.SIGHUP):
+            if signal.getsignal(number) != signal.SIG_IGN:  # `nohup` ignores, and stays so
+                before[number] = signal.signal(number, interrupt)  # Ray's exits at once
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 @dataclass(eq=False)

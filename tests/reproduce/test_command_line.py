@@ -25,7 +25,6 @@ from reproduce.plan.grid import Plan
 from reproduce.plan.request import FIELDS, GROUPS
 from reproduce.report import figures
 from reproduce.report.tables import COLUMNS
-from reproduce.run import launch as launching
 from reproduce.run import pool
 from reproduce.run.progress import Board
 from suite.settings.command_line import run_main
@@ -349,7 +348,7 @@ def test_ctrl_c_says_how_to_go_on(desk: Path, say: Say, monkeypatch: pytest.Monk
     def interrupted(plan: Plan, watch: Callable[[Board], None]) -> Board:
         raise KeyboardInterrupt  # once every process has ended: see `run/test_launch.py`
 
-    monkeypatch.setattr(launching, "launch", interrupted)
+    monkeypatch.setattr(pool, "launch", interrupted)
     status, out, err = say([*TINY, "--workers", "1", "--runs-dir", "my runs"])
     assert (status, err) == (130, "")
     *_, stopped, again = out.splitlines()

@@ -28,7 +28,7 @@ from reproduce.plan.make import command, save_plan
 from reproduce.plan.status import check_extensions
 from reproduce.plan.tables import read_table
 from reproduce.run import pool as pooling
-from reproduce.run.launch import launch
+from reproduce.run.pool import launch
 from suite.record.records import KEYS, SCHEMA_VERSION, read_record
 from suite.settings import presets
 from suite.settings.presets import BUDGETS, read_presets, read_source

@@ -30,8 +30,8 @@ from reproduce.plan.status import refuse_mixture
 from reproduce.plan.tables import read_table
 from reproduce.run import lease as leasing
 from reproduce.run import processes
-from reproduce.run.launch import launch
 from reproduce.run.lease import Leases
+from reproduce.run.pool import launch
 from reproduce.run.progress import OVER, Board
 from suite.base.errors import UsageError
 from suite.record import manifest

@@ -19,7 +19,7 @@ from reproduce.plan.grid import Plan
 from reproduce.plan.make import make_plan
 from reproduce.plan.status import check_extensions
 from reproduce.run import pool as pooling
-from reproduce.run.launch import launch
+from reproduce.run.pool import launch
 from reproduce.run.processes import start_time
 from reproduce.run.progress import Board
 from suite.base.errors import UsageError

@@ -23,7 +23,7 @@ from reproduce.plan.make import command, make_plan
 from reproduce.plan.places import Cluster, check_memory, demand_of
 from reproduce.run import pool as pooling
 from reproduce.run import processes
-from reproduce.run.launch import launch
+from reproduce.run.pool import launch
 from reproduce.run.progress import Board
 from reproduce.run.ray import pool as ray_pool
 from reproduce.run.ray.pool import RayPool, connect
@@ -393,7 +393,7 @@ import sys
 from pathlib import Path
 sys.path.insert(0, {tests!r})
 from test_pool import OFTEN, pendulum
-from reproduce.run.launch import launch
+from reproduce.run.pool import launch
 from reproduce.plan.grid import Maker
 from reproduce.run.ray import pool
 from reproduce.run.ray.pool import connect
