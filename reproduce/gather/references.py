@@ -14,7 +14,7 @@ import warnings
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, NamedTuple, TypeVar, cast
+from typing import Any, Literal, NamedTuple, TypeVar
 
 import numpy as np
 import pandas as pd
@@ -47,8 +47,8 @@ COLUMNS: Mapping[str, Mapping[str, str]] = {
 MAY_BE_EMPTY = ("return_low", "return_high", "score_std", "protocol", "max_env_steps", "paper")
 LENT: dict[tuple[str, str], tuple[Any, Mapping[str, pd.DataFrame]]] = {}
 """Sources without files, by agent and name: what is said of them, and their tables."""
-ANSWERS: dict[tuple[Any, ...], Any] = {}
-"""What functions that are `kept` have answered, by function and arguments."""
+KEPT: list[Any] = []
+"""Functions whose answers are kept until a source is lent."""
 _Function = TypeVar("_Function", bound=Callable[..., Any])
 How = Literal["single runs", "stated", "drawn curve"]
 
@@ -89,26 +89,17 @@ class ReferenceScore:
 
 
 def kept(function: _Function) -> _Function:
-    """Return a function of reference data that gives an answer again, until a source is lent.
-
-    Its arguments are given by position.
-    """
-
-    @functools.wraps(function)
-    def answer(*arguments: Any) -> Any:
-        asked = (function, *arguments)
-        if asked not in ANSWERS:
-            ANSWERS[asked] = function(*arguments)
-        return ANSWERS[asked]
-
-    return cast("_Function", answer)
+    """Return a function of reference data that keeps its answers until a source is lent."""
+    KEPT.append(functools.cache(function))
+    return KEPT[-1]
 
 
 def lend(source: Any, tables: Mapping[str, pd.DataFrame]) -> None:
     """Let a `references.Source` without files judge in this process, by tables by their names."""
     named = {name: table.assign(source=source.source) for name, table in tables.items()}
     LENT[source.agent, source.source] = (source, named)
-    ANSWERS.clear()
+    for function in KEPT:
+        function.cache_clear()
 
 
 def read_reference_table(path: Path) -> pd.DataFrame:

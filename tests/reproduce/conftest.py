@@ -4,7 +4,7 @@ import dataclasses
 import importlib
 import json
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -32,6 +32,7 @@ from suite.settings.command_line import run_main
 TASK = "Pendulum-v1"
 StandIn = Callable[[Mapping[int, str]], None]
 Say = Callable[[Sequence[str]], tuple[int, str, str]]
+ReadFrom = Callable[[Path], None]
 
 
 def pendulum(runs_dir: Path, seeds: Sequence[int] = (1, 2, 3), **asked: Any) -> Plan:
@@ -79,10 +80,21 @@ def published(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return folder
 
 
-def read_sources_from(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.fixture
+def read_sources_from(monkeypatch: pytest.MonkeyPatch) -> Iterator[ReadFrom]:
     """Let a folder of the test's own stand in place of `results/references`."""
-    for name, own in {"REFERENCES": folder, "ANSWERS": {}, "LENT": {}}.items():
-        monkeypatch.setattr(references, name, own)
+
+    def forget() -> None:
+        for function in references.KEPT:
+            function.cache_clear()
+
+    def read(folder: Path) -> None:
+        for name, own in {"REFERENCES": folder, "LENT": {}}.items():
+            monkeypatch.setattr(references, name, own)
+        forget()
+
+    yield read
+    forget()
 
 
 @pytest.fixture

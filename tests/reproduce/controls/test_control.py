@@ -33,7 +33,7 @@ from suite.record.records import KEYS, SCHEMA_VERSION, read_record
 from suite.settings import presets
 from suite.settings.presets import BUDGETS, read_presets, read_source
 from tests.messages import refused
-from tests.reproduce.conftest import Say, read_sources_from, recorded
+from tests.reproduce.conftest import ReadFrom, Say, recorded
 from tests.reproduce.run.boards import ends, ignore
 from tests.runs import tree
 
@@ -95,7 +95,7 @@ def install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Install:
 
 
 @pytest.fixture
-def sources(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def sources(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, read_sources_from: ReadFrom) -> Path:
     """A folder of sources of the test's own, with `rl_zoo` to be judged by."""
     folder = tmp_path / "references"
     settings = "rl_zoo/a2c.toml", "tianshou_v3/a2c.toml"  # of MuJoCo these are the default
@@ -107,7 +107,7 @@ def sources(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         own.read_text().replace("[suites.classic]", '[suites.classic]\ndefault = "agent"')
     )
     monkeypatch.setattr(presets, "REFERENCES", folder)
-    read_sources_from(folder, monkeypatch)
+    read_sources_from(folder)
     return folder
 
 

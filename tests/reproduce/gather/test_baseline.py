@@ -14,7 +14,7 @@ from reproduce.plan import make
 from reproduce.plan.grid import Plan
 from reproduce.plan.make import make_plan
 from tests.messages import refused
-from tests.reproduce.conftest import TASK, Say, read_sources_from, record_run, saved
+from tests.reproduce.conftest import TASK, ReadFrom, Say, record_run, saved
 
 pytestmark = pytest.mark.usefixtures("undrawn")
 
@@ -23,13 +23,13 @@ EQUAL, BROKEN = (-150.0, -155.0, -145.0), (-900.0, -905.0, -895.0)
 
 
 @pytest.fixture(autouse=True)
-def _no_stored_source(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def _no_stored_source(tmp_path: Path, read_sources_from: ReadFrom) -> None:
     """Stored curves, whose tables take seconds, are not read; what is lent is no other test's."""
     folder = tmp_path / "references"
     folder.mkdir()
     for name in ("comparable.csv", "sources.csv"):
         shutil.copy(references.REFERENCES / name, folder)
-    read_sources_from(folder, monkeypatch)
+    read_sources_from(folder)
 
 
 def grid(runs_dir: Path, agent: str = "sac", **asked: Any) -> Plan:

@@ -26,7 +26,7 @@ from reproduce.judge.aggregates import human_scores
 from suite.envs.tasks import ATARI_GAMES, ATARI_PROTOCOLS, TASKS, baseline_scores, possible_returns
 from suite.settings.presets import REFERENCES, read_source
 from tests.messages import refused
-from tests.reproduce.conftest import read_sources_from
+from tests.reproduce.conftest import ReadFrom
 
 AGENTS = ("sac", "a2c", "ppo", "impala", "acer", "acer_continuous", "sac_value", "sac_discrete")
 JUDGES = (
@@ -64,10 +64,12 @@ notes = "n"
 
 
 @pytest.fixture
-def no_sources(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def no_sources(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, read_sources_from: ReadFrom
+) -> Path:
     """An empty folder, which is read in place of ours."""
     monkeypatch.setattr(source_pages, "REFERENCES", tmp_path)
-    read_sources_from(tmp_path, monkeypatch)
+    read_sources_from(tmp_path)
     return tmp_path
 
 
