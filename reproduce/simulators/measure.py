@@ -125,8 +125,8 @@ def measure(
 def _turn(
     cell: Cell, engine: str, server: Server, mode: str, number: int, seconds: float
 ) -> dict[str, Any]:
-    if number == 1:  # its first turn also draws actions, or builds the network, and warms up
-        server.ask(0.1, mode=mode, least=3)
+    if number == 1:  # its first order also draws actions, or builds the network, and warms up
+        server.ask(0.3, mode=mode, least=3)
     started, before, idle = time.perf_counter(), server.work()[0], _idle_seconds()
     answer = server.ask(seconds, mode=mode, least=LEAST_STEPS)
     after, memory = server.work()
@@ -217,9 +217,8 @@ def read(path: Path) -> pd.DataFrame:
 
 def medians(table: pd.DataFrame) -> pd.DataFrame:
     """Return a row for each engine and mode: medians over turns, and the range of speeds."""
-    keys = ["task", "num_envs", "num_threads", "mode", "engine"]
-    numbers = [name for name in COLUMNS if name not in (*keys, "turn", "note")]
-    groups = table[table["turn"] > 0].groupby(keys, sort=False)
+    numbers = [name for name in COLUMNS if name not in (*KEYS, "turn", "note")]
+    groups = table[table["turn"] > 0].groupby(KEYS, sort=False)
     speeds = groups["env_steps_per_second"].agg(slowest="min", fastest="max")
     return groups[numbers].median().join(speeds).reset_index()
 

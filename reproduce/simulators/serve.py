@@ -25,8 +25,6 @@ SAME = 100
 """Decisions of each environment whose rewards are summed, to compare engines reward by reward."""
 TAPE = 64
 """Rows of random actions that are drawn beforehand."""
-WARM_UP = 0.2
-"""Seconds of steps before the first turn with random actions, and with a policy's."""
 Choose = Callable[[np.ndarray], Any]
 
 
@@ -51,7 +49,6 @@ def serve(name: str, task: str, num_envs: int, num_threads: int) -> None:
             if mode not in choosers:
                 is_random = mode == "random"
                 choosers[mode] = random_actions(engine) if is_random else policy(engine, task)
-                turn(engine, choosers[mode], WARM_UP, 3)
             say(turn(engine, choosers[mode], **order))
         engine.close()
     except Exception as error:
