@@ -108,7 +108,7 @@ from suite.settings.command_line import run_main
 from suite.settings.config import Count, Fraction, NotNegative, Positive, Range, Rate, Whole
 from suite.settings.presets import read_presets
 
-BEHAVIOUR = 2  # goes up when the bytes of a run change: see CONTRIBUTING.md
+BEHAVIOUR = 3  # goes up when the bytes of a run change: see CONTRIBUTING.md
 
 S = Float[Tensor, " S"]
 SB = Float[Tensor, "S B"]
@@ -410,6 +410,11 @@ def sample(
     return squash(*split_outputs(actor.unroll(obs, num_steps), config), noise)
 
 
+def shares_of(counts: STB) -> Float[Tensor, "S TB"]:
+    """Return weights of all rows: equal where a row counts, else 0; 1 in a sequence's mean."""
+    return (counts.shape[1] * counts / counts.sum(1, keepdim=True)).flatten(1)
+
+
 @torch.no_grad()
 def make_targets(
     learner: Learner,
@@ -440,7 +445,7 @@ def make_targets(
     next_ratios = torch.stack([(choices.exp() * choices).sum(-1), ratios])  # [2, S, T B]
     if config.normalise_entropy:
         rate = 8 / (8 + num_updates)  # the speed is 8 (alf/utils/normalizers.py:386)
-        learner.mean_log_ratios.lerp_(next_ratios.mean(-1), rate)
+        learner.mean_log_ratios.lerp_((next_ratios * shares_of(counts)).mean(-1), rate)
         next_ratios = next_ratios - learner.mean_log_ratios[..., None]
     paid = -float(config.entropy_in_target) * (alphas[..., None] * next_ratios).sum(0)
     copied = learner.q_values(learner.target_critics, states, drawn, num_states)
@@ -491,7 +496,8 @@ def update(
         q_values = q_values.take_along_dim(numbers[:, None, None, :, None], -1)
     losses, errors = critic_loss(q_values.squeeze(-1), targets, weights, counts)
     minimise(losses, learner.critic_optimiser)
-    metrics = {"critic_loss": losses.detach(), "q_value": q_values.detach().mean((1, 2, 3, 4))}
+    q_values = q_values.detach() * shares_of(counts)[:, None, None, :, None]
+    metrics = {"critic_loss": losses.detach(), "q_value": q_values.mean((1, 2, 3, 4))}
     if num_updates % config.policy_period == 0:
         used = counts[:, : config.policy_steps]  # [S, P, B]
         previous = batch.extras[:, : used[0].numel(), config.num_parts :]
@@ -511,14 +517,13 @@ def _update_policy(
     previous: Tensor,
     weights: SB,
     noise: Float[Tensor, "S PB A"],
-    counts: Float[Tensor, "S P B"] | None = None,
+    counts: Float[Tensor, "S P B"],
 ) -> dict[str, Tensor]:
     """Make one step of the actor against fixed critics, and one of the temperatures."""
-    counts = torch.ones_like(weights)[:, None] if counts is None else counts
     alphas, num_steps = learner.log_alphas.detach().exp(), counts.shape[1]
     choice_alpha, alpha = alphas
-    shares = num_steps * counts / counts.sum(1, keepdim=True)  # whose mean over P is 1
-    weights, shares = (weights[:, None] * shares).flatten(1), shares.flatten(1)  # [S, P B]
+    shares = shares_of(counts)
+    weights = weights.repeat(1, num_steps) * shares  # [S, P B]
     actions, log_probs = sample(learner.actor, config, obs, noise, num_steps)
     ratios = log_ratios(log_probs, actions, previous, config)
     critics_actions = actions
@@ -627,11 +632,7 @@ def load(weights: Mapping[str, Tensor], description: Mapping[str, Any]) -> Polic
 
 
 def train(config: Config, recorder: Recorder) -> Learner:
-    """Train every seed of `config` to its last step; return the learner.
-
-    Raises:
-        UsageError: for a missing GPU.
-    """
+    """Train every seed of `config` to its last step; return the learner."""
     by_parts, num_seeds = config.reward_weights is not None, len(config.seeds)
     memory, evaluation_memory = StackMemory(), StackMemory()  # in training, in evaluations
     session = Session(config, recorder, reset="same_step", reward_parts=by_parts)

@@ -86,11 +86,14 @@ def sequences(spaces: Spaces, generator: torch.Generator) -> tuple[Batch, Tensor
     return Batch(*(each.flatten(0, 1)[None] for each in batch)), counts
 
 
-@pytest.mark.parametrize(
+of_all_actions = pytest.mark.parametrize(
     "spaces",
     [Spaces.vectors(3, 2), Spaces((3,), 4), Spaces.vectors(3, 2)._replace(num_choices=4)],
     ids=["continuous", "discrete", "mixed"],
 )
+
+
+@of_all_actions
 @pytest.mark.parametrize("lstm_size", [0, 4])
 def test_an_update_equals_alfs_loop_over_steps(spaces: Spaces, lstm_size: int) -> None:
     """Float64, one sequence and one step at a time, as in ALF's `train_step` and its recursion.
@@ -191,6 +194,28 @@ def test_an_update_equals_alfs_loop_over_steps(spaces: Spaces, lstm_size: int) -
         assert found[0] == pytest.approx(moved[0], abs=1e-5)
     if actor is not None:
         assert found[1] == pytest.approx(moved[1], abs=1e-5)
+
+
+@of_all_actions
+@pytest.mark.parametrize("lstm_size", [0, 4])
+def test_rows_that_do_not_count_change_nothing(spaces: Spaces, lstm_size: int) -> None:
+    """No weight, no diagnostic and no running mean, whatever lies beyond a sequence's end."""
+    config, found = replace(TINY, normalise_entropy=True, lstm_size=lstm_size), []
+    for scale in (1.0, 3.0):
+        learner, generator = plain_learner(config, spaces), torch.Generator().manual_seed(3)
+        batch, counts = sequences(spaces, generator)
+        num_numbers = spaces.num_outputs * spaces.continuous
+        num_noises = 3 + int(lstm_size > 0) + config.policy_steps
+        noise = torch.randn(num_noises, 1, 6, num_numbers, generator=generator)
+        scales = torch.where(counts.flatten() > 0, 1.0, scale)[:, None]
+        given = batch._replace(obs=batch.obs * scales, next_obs=batch.next_obs * scales)
+        metrics, errors = sac_alf.update(
+            learner, config, given, torch.ones(1, 6), noise, 0, counts[None]
+        )
+        networks = [stack for stack in (learner.actor, learner.critics) if stack is not None]
+        weights = [weight for stack in networks for weight in stack.parameters()]
+        found.append([*metrics.values(), errors, *weights, learner.mean_log_ratios])
+    assert all(torch.equal(*pair) for pair in zip(*found, strict=True))
 
 
 @pytest.mark.parametrize("task", TASKS)
