@@ -28,6 +28,7 @@ from jaxtyping import Float
 from agents import AGENTS
 from reproduce.gather.references import first_evaluations
 from reproduce.judge.inference import holm
+from reproduce.judge.zero import first_update
 from reproduce.plan.presets import check_agent
 from suite.base.errors import UsageError
 from suite.base.files import write_atomically
@@ -72,8 +73,7 @@ def pairs(agent: str) -> Iterator[Pair]:
             if preset.judged_by is None or (source, task) in found:
                 continue
             config = replace(preset.config, task=task)
-            learning_starts = getattr(config, "learning_starts", 0)
-            before_update = getattr(config, "warm_up_steps", learning_starts)
+            before_update = first_update(config) - 1
             theirs = first_evaluations(agent, preset.judged_by, task, before_update)
             if theirs.size > 1 and config.evaluation_rule != "training":
                 found.add((source, task))
