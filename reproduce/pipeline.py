@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import fields
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any
+from typing import Any, get_args
 
 import pandas as pd
 
@@ -24,7 +24,7 @@ from reproduce.judge.verdicts import STATUSES, SuiteVerdict, judge_suite, judge_
 from reproduce.judge.zero import Scale, scale_of
 from reproduce.plan.grid import Plan, Run
 from reproduce.plan.make import commands_anew
-from reproduce.plan.status import by_task, runs_of
+from reproduce.plan.status import Older, by_task, runs_of
 from reproduce.report import figures, frames
 from reproduce.report.page import FIGURES, write_page
 from reproduce.report.tables import COLUMNS, records
@@ -33,9 +33,6 @@ from suite.base.files import write_atomically, write_json
 from suite.base.hardware import machine, versions
 from suite.envs.tasks import Task, Zero, baseline_scores, find_suite, find_task
 from suite.record.records import read_record
-
-MARKS = ("", "left out", "counted")
-"""Treatments of a task's older runs; a suite has the last of these among its tasks."""
 
 
 def gather(
@@ -58,7 +55,7 @@ def gather(
     tables = judge_scores(scores, scales, runs, curves, plan.declared, absent)
     verdicts = _mark(plan, found, tables["verdicts"])
     suite = tables["suite"].assign(
-        older_runs=max(verdicts["older_runs"], key=MARKS.index),
+        older_runs=max(verdicts["older_runs"], key=get_args(Older).index),
         remarks="; ".join(marks("; ".join(verdicts["remarks"]))),
     )
     return tables | {

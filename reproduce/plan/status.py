@@ -27,8 +27,8 @@ NOT_SETTINGS = ("task", "seeds", "env_steps", "device", "cuda_graphs", "num_thre
 NOT_SETTINGS += WITHOUT_EFFECT
 """Fields of a configuration that do not change what is learned per step and seed."""
 COMMIT = re.compile("[0-9a-f]{7,40}")
-Older = Literal["", "counted", "left out"]
-"""Treatment of a task's older runs; empty if there are none."""
+Older = Literal["", "left out", "counted"]
+"""Treatment of a task's older runs; a suite has the last of these among its tasks."""
 MOST_NAMES = 3
 """Changed files that are named; more are counted."""
 
