@@ -77,13 +77,13 @@ STATISTICS: Mapping[str, Statistic] = {
 
 
 def stratified_bootstrap(
-    scores: Scores, statistic: Statistic, *, seed: int, num_resamples: int = 10_000
+    scores: Scores, statistic: Statistic, num_resamples: int = 10_000
 ) -> Interval:
     """Return a statistic of all tasks with its interval, resampling seeds within each task.
 
     A task with one seed never varies.
     """
-    rng = np.random.default_rng(seed)
+    rng = np.random.default_rng(0)
     resampled = [
         task_scores[rng.integers(task_scores.size, size=(num_resamples, task_scores.size))]
         for task_scores in scores
@@ -94,8 +94,6 @@ def stratified_bootstrap(
 def stratified_band(
     curves: Sequence[Float[np.ndarray, "_ points"]],
     statistic: Statistic,
-    *,
-    seed: int,
     num_resamples: int = 2_000,
 ) -> Interval:
     """Return a statistic of all tasks at every point, with a pointwise bootstrap band.
@@ -103,19 +101,18 @@ def stratified_band(
     Whole runs are drawn, the same ones at every point.
     """
     points = [[runs[:, point] for runs in curves] for point in range(curves[0].shape[1])]
-    draws = {"seed": seed, "num_resamples": num_resamples}
-    intervals = [stratified_bootstrap(scores, statistic, **draws) for scores in points]
+    intervals = [stratified_bootstrap(scores, statistic, num_resamples) for scores in points]
     return Interval(*np.array(intervals).T)
 
 
 def probability_of_improvement(
-    scores: Scores, baseline: Scores, *, seed: int, num_resamples: int = 10_000
+    scores: Scores, baseline: Scores, num_resamples: int = 10_000
 ) -> Interval:
     """Return the probability that a run scores above a run of the baseline, averaged over tasks.
 
     Within a task this is the Mann-Whitney statistic over the number of pairs; a tie counts half.
     """
-    rng = np.random.default_rng(seed)
+    rng = np.random.default_rng(0)
     probability = 0.0
     resampled = np.zeros(num_resamples)
     for ours, theirs in zip(scores, baseline, strict=True):
@@ -189,7 +186,7 @@ def suite_summary(
         runs = _runs(table)
         interval = Interval(math.nan, math.nan, math.nan)
         if runs:
-            interval = stratified_bootstrap(runs, statistic, seed=0)
+            interval = stratified_bootstrap(runs, statistic)
         sizes = {"num_tasks": len(runs), "num_seeds": sum(map(len, runs))}
         rows.append({"statistic": name} | interval._asdict() | sizes)
     return pd.DataFrame(rows)
@@ -230,7 +227,7 @@ def improvements(scores: pd.DataFrame, theirs: pd.DataFrame) -> pd.DataFrame:
     rows = []
     for task, of_group in groups.items():
         ours, reference = ([*side] for side in zip(*of_group, strict=True))
-        interval = probability_of_improvement(ours, reference, seed=0)
+        interval = probability_of_improvement(ours, reference)
         rows.append((task, *interval, sum(map(len, ours)), sum(map(len, reference))))
     return pd.DataFrame(rows, columns=list(COLUMNS))
 
@@ -304,7 +301,7 @@ def profile(sides: Mapping[str, pd.DataFrame]) -> pd.DataFrame:
     parts = []
     for role, side in sides.items():
         above = [(runs[:, None] > points).astype(np.float64) for runs in _runs(side)]
-        band = stratified_band(above, mean_score, seed=0)
+        band = stratified_band(above, mean_score)
         parts.append(pd.DataFrame({"role": role, "x": points, **band._asdict()}))
     return pd.concat(parts, ignore_index=True)
 
@@ -330,5 +327,5 @@ def efficiency(curves: pd.DataFrame, verdicts: pd.DataFrame) -> pd.DataFrame:
     if rows["task"].nunique() < LEAST or len(shared) < 2:
         return pd.DataFrame()
     runs = [own.to_numpy() for _, own in shared.T.groupby(level="task", sort=False)]
-    band = stratified_band(runs, iqm, seed=0)
+    band = stratified_band(runs, iqm)
     return pd.DataFrame({"role": "ours", "x": shared.index, **band._asdict()})

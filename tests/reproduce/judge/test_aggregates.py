@@ -61,13 +61,13 @@ def test_bootstrap_interval_is_the_percentile_of_every_possible_resample() -> No
     scores = np.array([0.0, 1.0, 5.0])
     resampled = [np.mean(draw) for draw in itertools.product(scores, repeat=3)]
     ends = np.quantile(resampled, [0.025, 0.975], method="inverted_cdf")
-    interval = stratified_bootstrap([scores], mean_score, seed=1, num_resamples=50_000)
+    interval = stratified_bootstrap([scores], mean_score, num_resamples=50_000)
     assert interval == pytest.approx([2.0, *ends])
 
 
 def test_seeds_are_resampled_within_their_own_task() -> None:
     """Tasks differ wildly but one seed each cannot vary: the interval has no width."""
-    interval = stratified_bootstrap([np.array([0.0]), np.array([100.0])], mean_score, seed=0)
+    interval = stratified_bootstrap([np.array([0.0]), np.array([100.0])], mean_score)
     assert interval == Interval(50.0, 50.0, 50.0)
 
 
@@ -75,11 +75,11 @@ def test_seeds_are_resampled_within_their_own_task() -> None:
 @given(ours=few_scores, theirs=few_scores)
 def test_probability_of_improvement_is_mann_whitneys_share_of_pairs(ours, theirs) -> None:
     """It equals U / (n m) with ties counted half, and the two sides share the probability."""
-    probability = probability_of_improvement([ours], [theirs], seed=0, num_resamples=1).estimate
+    probability = probability_of_improvement([ours], [theirs], num_resamples=1).estimate
     pairs = stats.mannwhitneyu(ours, theirs, method="asymptotic").statistic / (
         ours.size * theirs.size
     )
-    reverse = probability_of_improvement([theirs], [ours], seed=0, num_resamples=1).estimate
+    reverse = probability_of_improvement([theirs], [ours], num_resamples=1).estimate
     assert probability == pytest.approx(pairs)
     assert probability + reverse == pytest.approx(1.0)
 
@@ -88,9 +88,9 @@ def test_probability_of_improvement_averages_tasks_and_resamples_both_sides() ->
     """Tasks at 1 and 1/2 average to 3/4; only the second varies, and only through the baseline."""
     ours = [np.array([2.0, 3.0]), np.array([1.0])]
     baseline = [np.array([1.0]), np.array([0.0, 2.0])]
-    improvement = probability_of_improvement(ours, baseline, seed=0)
+    improvement = probability_of_improvement(ours, baseline)
     assert improvement == Interval(0.75, 0.5, 1.0)
-    mirrored = probability_of_improvement(baseline, ours, seed=0)
+    mirrored = probability_of_improvement(baseline, ours)
     assert mirrored == Interval(0.25, 0.0, 0.5)
 
 
@@ -98,10 +98,10 @@ def test_a_stratified_band_is_the_interval_of_every_point() -> None:
     """Each has the statistic and the ends of `stratified_bootstrap`, by the same resamples."""
     rng = np.random.default_rng(3)
     curves = [rng.normal(size=(runs, 4)) for runs in (3, 5)]
-    band = stratified_band(curves, iqm, seed=1, num_resamples=500)
+    band = stratified_band(curves, iqm, num_resamples=500)
     for point, found in enumerate(zip(*band, strict=True)):
         scores = [runs[:, point] for runs in curves]
-        expected = stratified_bootstrap(scores, iqm, seed=1, num_resamples=500)
+        expected = stratified_bootstrap(scores, iqm, num_resamples=500)
         assert found == pytest.approx(expected)
 
 
