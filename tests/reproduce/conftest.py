@@ -20,6 +20,7 @@ from reproduce.pipeline import gather, write_report
 from reproduce.plan import grid as planning
 from reproduce.plan.grid import Maker, Plan
 from reproduce.plan.make import make_plan, save_plan
+from reproduce.plan.request import add_flags, read_request
 from reproduce.plan.status import Run, runs_of
 from reproduce.report import figures, page
 from reproduce.run import pool as pooling
@@ -27,7 +28,7 @@ from reproduce.run.processes import End
 from suite.record.manifest import COVERED, write_manifest
 from suite.record.recorder import Recorder
 from suite.record.records import KEYS, SCHEMA_VERSION
-from suite.settings.command_line import run_main
+from suite.settings.command_line import Parser, run_main
 
 TASK = "Pendulum-v1"
 StandIn = Callable[[Mapping[int, str]], None]
@@ -216,6 +217,13 @@ def _template(plan: Plan) -> dict[str, Any]:
     said |= {"config": values, "sources": dict(plan.today.sources), "versions": {}, "machine": {}}
     said["resumed_at"] = []
     return dict.fromkeys(KEYS[SCHEMA_VERSION]) | said
+
+
+def planned(words: str) -> Plan:
+    """What the words of a command line plan."""
+    parser = Parser()
+    add_flags(parser)
+    return make_plan(**vars(read_request(parser.parse(words.split()))))
 
 
 NEVER_BEGUN = {

@@ -3,6 +3,7 @@
 import hashlib
 import os
 import subprocess
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,11 +13,12 @@ import pytest
 from reproduce import ROOT
 from reproduce.commands import published as publishing
 from reproduce.commands.published import find_plans, refresh
-from reproduce.plan.grid import Plan
+from reproduce.plan.grid import PUBLISHED, Plan
 from reproduce.plan.make import make_plan
 from reproduce.plan.tables import read_table
+from suite.base.files import read_json
 from tests.messages import refused
-from tests.reproduce.conftest import Say, record_run, reseal, saved
+from tests.reproduce.conftest import Say, planned, record_run, reseal, saved
 from tests.runs import tree
 
 
@@ -54,6 +56,20 @@ def test_a_table_that_its_records_do_not_give_fails_the_check(
             scores.assign(score=scores["score"] * change).to_csv(path, index=False)
         wanted = f"out of date: {path}: run `make published`\n" if status else ""
         assert say(["published", "--check"]) == (status, "", wanted)
+
+
+def test_the_commands_of_a_published_grid_plan_all_of_it() -> None:
+    """Its tasks, each with its steps and seeds, in the settings of its source."""
+    for plan in find_plans(PUBLISHED):
+        lines = read_json(plan.directory / "report.json")["command"].splitlines()
+        found: dict[str, tuple[int, Sequence[int], str]] = {}
+        for again in (planned(line.removeprefix("python -m reproduce ")) for line in lines):
+            for task, steps in again.env_steps.items():
+                found[task] = (steps, again.seeds, again.source)
+        assert found == {
+            task: (steps, plan.seeds[: plan.num_seeds[task]], plan.source)
+            for task, steps in plan.env_steps.items()
+        }
 
 
 @pytest.mark.usefixtures("undrawn")

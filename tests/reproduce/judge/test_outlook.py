@@ -21,14 +21,12 @@ from reproduce.plan.grid import Plan
 from reproduce.plan.make import make_plan
 from reproduce.plan.places import check_memory, demand_of
 from reproduce.plan.presets import presets_of
-from reproduce.plan.request import add_flags, read_request
 from reproduce.plan.speeds import Speed, find_speed, read_speeds, run_seconds
 from reproduce.words import counted
 from suite.base.errors import UsageError
-from suite.settings.command_line import Parser
 from tests.gpus import with_gpus
 from tests.messages import check, refused
-from tests.reproduce.conftest import record_run, reference
+from tests.reproduce.conftest import planned, record_run, reference
 
 HOUR = 3600.0
 HUMANOIDS = ["Humanoid-v3", "Humanoid-v4", "Humanoid-v5"]
@@ -80,13 +78,6 @@ def test_a_copy_has_no_references_but_a_baseline() -> None:
     plan = dataclasses.replace(make_plan("a2c", "classic", **options), agent="my_a2c")
     said = why_no_reference(plan, "CartPole-v1", 100_000)
     assert said.startswith("my_a2c has no references of its own, but --baseline")
-
-
-def planned(words: str) -> Plan:
-    """What a command plans."""
-    parser = Parser()
-    add_flags(parser)
-    return make_plan(**vars(read_request(parser.parse(words.split()))))
 
 
 UNDECIDED = """
