@@ -22,7 +22,7 @@ from reproduce.plan.status import NOT_SETTINGS
 from reproduce.words import counted
 from suite.base.errors import UsageError, nearest
 from suite.base.files import check_inside, write_json
-from suite.envs.tasks import Zero, baseline_scores, find_task
+from suite.envs.tasks import Zero, baseline_scores, find_task, refuse_unimported
 from suite.record.recorder import refuse_no_evaluations
 from suite.settings.command_line import printable, read_value
 from suite.settings.recorded import without_removed
@@ -275,12 +275,7 @@ def load_grid(folder: Path) -> Plan:
     """Return the plan that was last run in a folder `<agent>-<suite>/<source>`, as `load_plan`."""
     saved = read_grid(folder)
     for task in saved["env_steps"]:
-        module = task.rpartition(":")[0]
-        if module and module not in sys.modules:
-            raise UsageError(
-                f"{PLAN} names a task of the module {module}: import it first, if you trust it "
-                f"(--task-from {task})"
-            )
+        refuse_unimported(task, PLAN)
     config = source_of(saved["agent"], saved["suite"], folder.name).preset.config
     known = {field.name for field in dataclasses.fields(config)}
     settings = {k: str(value) for k, value in without_removed(saved["settings"], known).items()}

@@ -8,6 +8,7 @@ called `module:id`: importing the module registers the id with gymnasium.
 
 import csv
 import math
+import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
@@ -345,6 +346,16 @@ def find_task(name: str, protocol: Protocol = "noframeskip") -> Task:
         raise UsageError(f"unknown task {name!r}{nearest_task(name, TASKS)}")
     task = TASKS[name]
     return _atari_task(name, protocol) if task.family == "atari" else task
+
+
+def refuse_unimported(task: str, file: str) -> None:
+    """Refuse a task that a file names if its module was not imported: a file may not run code."""
+    module = task.rpartition(":")[0]
+    if module and module not in sys.modules:
+        raise UsageError(
+            f"{file} names the task {task}: if you trust it, give a command --task-from {task}, or "
+            f"in Python import {module} first"
+        )
 
 
 def folder_of(task: str) -> str:

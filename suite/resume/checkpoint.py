@@ -1,7 +1,6 @@
 """Policies on disk: weights in safetensors, everything else that acting needs in JSON."""
 
 import dataclasses
-import sys
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -12,7 +11,7 @@ from torch import Tensor
 
 from suite.base.errors import UsageError
 from suite.base.files import LARGEST_TABLE, read_json, read_whole, write_atomically, write_json
-from suite.envs.tasks import Task
+from suite.envs.tasks import Task, refuse_unimported
 from suite.envs.vector_env import Spaces
 from suite.nets.initialisation import at_most
 from suite.nets.recurrence import Memory, StackMemory
@@ -135,12 +134,7 @@ def config_of(
             "that trained it"
         )
     kept = {name: description[name] for name in names}
-    module = str(kept["task"]).rpartition(":")[0]
-    if module and module not in sys.modules:
-        raise UsageError(
-            f"{DESCRIPTION} names a task of the module {module}: import it first, if you trust it "
-            f"(--task-from {kept['task']})"
-        )
+    refuse_unimported(str(kept["task"]), DESCRIPTION)
     return config_class(**{k: tuple(v) if isinstance(v, list) else v for k, v in kept.items()})
 
 

@@ -18,6 +18,7 @@ from suite.envs.tasks import find_task
 from suite.envs.vector_env import Spaces
 from suite.resume.checkpoint import Policy, config_of, read_policy, save_policy
 from tests.bombs import Bomb
+from tests.messages import refused
 
 PUBLISHED = Path(__file__).resolve().parents[3] / "results" / "published"
 
@@ -73,7 +74,7 @@ def test_a_tasks_module_is_never_imported_because_a_file_says_so(
     (tmp_path / "handed_over.py").write_text("raise SystemExit('executed')")
     monkeypatch.syspath_prepend(str(tmp_path))
     description = {**DESCRIPTION, "task": "handed_over:Any-v0", "clip": None}
-    with pytest.raises(UsageError, match="import it first, if you trust it"):
+    with refused():
         config_of(Config, description, ("hidden_sizes", "clip"))
     monkeypatch.setitem(sys.modules, "handed_over", ModuleType("handed_over"))
     assert config_of(Config, description, ("hidden_sizes", "clip")).task == "handed_over:Any-v0"
