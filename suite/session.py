@@ -376,7 +376,8 @@ def _train(config: Any, recorder: Recorder, train: Callable[[Any, Recorder], obj
     try:
         train(config, recorder)
         status = recorder.finish()
-    except RuntimeError as error:
+    except Exception as error:
+        recorder.fail(error)
         if not fills_gpu_memory(error):
             raise
         raise UsageError(

@@ -9,6 +9,7 @@ also holds the checkpoint that a killed run resumes from, and from which a finis
 (`journal.py`).
 """
 
+import contextlib
 import dataclasses
 import json
 import shlex
@@ -210,6 +211,12 @@ class Recorder:
         if not self.keeps_checkpoint or "finished" not in self.statuses:
             remove_checkpoint(self.seed_directories[0])
         return 2 if "diverged" in self.statuses else 0
+
+    def fail(self, error: Exception) -> None:
+        """Record an error that ended training, where a record can still be written."""
+        with contextlib.suppress(OSError, UsageError):
+            for i in self.active:
+                self._end(i, "failed", " ".join(f"{type(error).__name__}: {error}".split()))
 
     def checkpoint(self, actions: tuple[int, str]) -> dict[str, Any]:
         """Flush, and return the record's part of a checkpoint.

@@ -124,7 +124,7 @@ class SeedRecord:
     def end(self, status: Status, error: str | None, wall_seconds: float) -> None:
         """Write how the seed ended; `finished` comes last, after the sums of all files."""
         self.status = status
-        if error:
+        if status == "diverged":  # of a failed one the error is printed
             print(f"{self.folder.name} {status}: {error}", file=sys.stderr, flush=True)
         seconds = round(wall_seconds, 3)
         self.entries.update(status=status, error=error, ended_at=now(), wall_seconds=seconds)

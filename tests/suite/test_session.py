@@ -138,7 +138,7 @@ def command(
 ) -> tuple[int, list[Config]]:
     """Train seeds by a command of their own; return its exit status and what was trained.
 
-    A loss of 9 kills the command (-9), one that is not finite diverges.
+    A loss of 9 kills the command (-9), one of 8 is an error (-8), one that is not finite diverges.
     """
     trained: list[Config] = []
 
@@ -148,12 +148,14 @@ def command(
         log(run, 10, of_seeds)
         if 9.0 in of_seeds:
             raise KeyboardInterrupt
+        if 8.0 in of_seeds:
+            raise ArithmeticError("the robot\nfell")
 
     argv = ["--task", "CartPole-v1", "--seeds", *seeds.split(), "--out", str(folder)]
     try:
         return entry("/somewhere/my_agent.py", train, PRESETS, argv), trained
-    except KeyboardInterrupt:
-        return -9, trained
+    except (KeyboardInterrupt, ArithmeticError) as error:
+        return -8 if isinstance(error, ArithmeticError) else -9, trained
 
 
 def test_seeds_are_trained_together_or_in_turn(tmp_path: Path) -> None:
@@ -180,11 +182,22 @@ def test_a_command_of_several_seeds_goes_on_after_those_that_ended(
 
 
 @pytest.mark.parametrize("entry", [train_together, train_in_turn])
+def test_an_error_is_in_the_record(entry: Any, tmp_path: Path) -> None:
+    """Also without a harness, which would write it; the same command trains the seed again."""
+    assert command(entry, tmp_path, {2: 8.0})[0] == -8
+    record = run_json(tmp_path, 2)
+    assert (record["status"], record["error"]) == ("failed", "ArithmeticError: the robot fell")
+    assert record["ended_at"]
+    assert command(entry, tmp_path, {})[0] == 0
+    assert run_json(tmp_path, 2)["status"] == "finished"
+
+
+@pytest.mark.parametrize("entry", [train_together, train_in_turn])
 def test_a_command_never_trains_over_finished_seeds(entry: Any, tmp_path: Path) -> None:
     """Repeated after its end, it is refused before a seed that diverged begins again."""
     assert command(entry, tmp_path, {1: math.nan})[0] == 2
     before = tree(tmp_path)
-    with pytest.raises(UsageError, match="seed-2 holds a finished run: choose another --out"):
+    with pytest.raises(UsageError, match="seed-2 holds a finished run: extend it by a larger"):
         command(entry, tmp_path, {})
     assert tree(tmp_path) == before
 
@@ -218,4 +231,4 @@ def test_seeds_that_a_gpu_cannot_hold_are_one_line(
     assert run_main(lambda argv: train_together("mine.py", train, presets, argv)) == 2
     (line,) = capsys.readouterr().err.splitlines()
     assert line.startswith("error: --device cuda:1 is out of memory, seeds in this process: 4; ")
-    assert run_json(tmp_path, 4)["status"] == "running"
+    assert run_json(tmp_path, 4)["status"] == "failed"
