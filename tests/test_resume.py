@@ -147,6 +147,34 @@ def test_an_extended_run_has_the_bytes_of_one_that_was_longer_from_the_start(
 
 
 @pytest.mark.usefixtures("unchecked")
+@pytest.mark.parametrize("agent", those("sac", "a2c", "impala", "acer_continuous"))
+def test_a_killed_run_goes_on_to_a_nearer_end(
+    agent: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """With the bytes of one that was shorter from the start, if its checkpoint lies before that."""
+    config, log = CONFIGS[agent], Recorder.log
+    train(config, tmp_path / "whole")
+
+    def log_and_stop(recorder: Recorder, *row: Any) -> None:
+        log(recorder, *row)
+        recorder.is_stopping = True
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Recorder, "log", log_and_stop)
+        with pytest.raises(KeyboardInterrupt):
+            train(replace(config, env_steps=2 * config.env_steps), tmp_path / "cut")
+    (steps,) = re.findall(r"stopped after a checkpoint at (\d+)", capsys.readouterr().out)
+    assert config.log_interval < int(steps) < config.env_steps
+    shutil.copytree(tmp_path / "cut", tmp_path / "past")
+    recorder = train(config, tmp_path / "cut")
+    assert recorder.snapshot is not None
+    assert repeatable(tmp_path / "cut") == repeatable(tmp_path / "whole")
+    recorder = train(replace(config, env_steps=int(steps)), tmp_path / "past")
+    assert recorder.snapshot is None
+    assert f"its checkpoint is at {steps} env_steps, not before the end" in capsys.readouterr().err
+
+
+@pytest.mark.usefixtures("unchecked")
 def test_seeds_killed_as_they_ended_go_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """One has finished and stays; the other ends the same, or is trained alone by another torch."""
     command = ["--task=Pendulum-v1", "--device=cpu", "--seeds", "1", "2", "--evaluation-episodes=1"]
@@ -194,8 +222,8 @@ def test_a_run_that_cannot_be_extended_is_refused_and_left_as_it_is(tmp_path: Pa
         (2, ["--env-steps=800"], "cannot be extended (its checkpoint is gone)"),
         (1, ["--env-steps=800", "--gamma=0.5"], "cannot be extended (its checkpoint has another"),
         (1, ["--env-steps=800", "--keep-best"], "its checkpoint has another keep_best"),
-        (1, ["--env-steps=400"], "holds a finished run: choose"),
-        (1, ["--env-steps=200"], "holds a finished run: choose"),
+        (1, ["--env-steps=400"], "holds a finished run: extend it by a larger --env-steps, choose"),
+        (1, ["--env-steps=200"], "holds a finished run: extend it by a larger --env-steps, choose"),
     ):
         with pytest.raises(UsageError) as error:
             a2c.main([*command, f"--seeds={seed}", *changes])
@@ -234,16 +262,16 @@ def test_a_command_that_is_asked_to_stop_writes_a_checkpoint(
         assert run_main(module_of(agent).main) == 130
     out = capsys.readouterr().out
     (steps,) = re.findall(
-        r"^stopped after a checkpoint past (\d+) env_steps; the same command goes on$", out, re.M
+        r"^stopped after a checkpoint at (\d+) env_steps; the same command goes on$", out, re.M
     )
     assert out.count("stopped") == 1
     assert int(steps) > 0
-    assert "goes on past" not in out
+    assert "goes on at" not in out
     assert [signal.getsignal(number) for number in signal.Signals] == handlers
     assert logs == 2  # it ended with the step, not with the run
     assert module_of(agent).main([*words(config), "--out", str(tmp_path / "cut")]) == 0
     said = [line for line in capsys.readouterr().out.splitlines() if "goes on" in line]
-    assert said == [f"seed-{seed} goes on past {steps} env_steps" for seed in config.seeds]
+    assert said == [f"seed-{seed} goes on at {steps} env_steps" for seed in config.seeds]
     assert len(run_json(tmp_path / "cut", config.seeds[0])["resumed_at"]) == 1
     assert repeatable(tmp_path / "cut") == repeatable(tmp_path / "whole")
 

@@ -86,7 +86,7 @@ class Journal:
             restored = tuple(unpack(content["numbers"], {}, list(numbers)))
             if len(restored) != len(numbers):
                 raise ValueError(f"{len(restored)} numbers instead of {len(numbers)}")
-            self._recorder.restart_clock(content["clock"])
+            self._recorder.restart_clock(content["clock"], restored[0])
         except BROKEN as error:
             raise self._unreadable(error) from None
         self._saved_at = time.perf_counter()
@@ -110,7 +110,7 @@ class Journal:
     def save(self, *numbers: int | float) -> None:
         """Write a checkpoint; if the run is killed later, it resumes from here.
 
-        Numbers are counters and sums outside the `state`; `resume` returns them.
+        Numbers are counters and sums outside the `state`, `env_steps` first; `resume` returns them.
         """
         self._write_pending(sync=True)
         tensors: dict[str, Tensor] = {}
@@ -124,7 +124,7 @@ class Journal:
         self._saved_at = time.perf_counter()
         self._recorder.clock.start()
         if self._recorder.is_stopping:
-            where = self._recorder.so_far
+            where = f"at {numbers[0]} env_steps"
             print(f"stopped after a checkpoint {where}; the same command goes on", flush=True)
             raise KeyboardInterrupt
 

@@ -127,11 +127,6 @@ class Recorder:
         return recorder
 
     @property
-    def so_far(self) -> str:
-        """Return how far training is in words: past the last row that was written."""
-        return f"past {self.clock.env_steps} env_steps"
-
-    @property
     def statuses(self) -> list[Status]:
         """Return the status of every seed."""
         return [seed.status for seed in self._seeds]
@@ -238,11 +233,11 @@ class Recorder:
         for i in self.active:
             self._seeds[i].check_ours()
 
-    def restart_clock(self, state: Mapping[str, Any]) -> None:
+    def restart_clock(self, state: Mapping[str, Any], env_steps: int) -> None:
         """Restore a checkpoint's clock, and say where each seed goes on; see `Clock.restore`."""
         self.clock.restore(state)
         for i in self.active:
-            print(f"{self.seed_directories[i].name} goes on {self.so_far}", flush=True)
+            print(f"{self.seed_directories[i].name} goes on at {env_steps} env_steps", flush=True)
 
     def _begin(self, misfit: str, env_steps: int) -> None:
         """Start from the beginning; print why a checkpoint that is there does not fit."""

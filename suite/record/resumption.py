@@ -39,7 +39,7 @@ def find(folder: Path, identity: Mapping[str, Any], seeds: Sequence[SeedRecord])
 def identity_of(run: Mapping[str, Any], seeds: Sequence[SeedRecord]) -> dict[str, Any]:
     """Return everything that two commands must share to give the same bytes, as JSON values.
 
-    `env_steps` may be larger when a run goes on: nothing that it does before its end depends on it.
+    `env_steps` may be others when a run goes on: nothing that it does before its end depends on it.
     Settings `WITHOUT_EFFECT` may be others.
     """
     first, config = seeds[0].entries, run.get("config", {})
@@ -64,8 +64,10 @@ def _misfit(
 ) -> str:
     """Return why these runs cannot resume exactly from a checkpoint; empty if they can."""
     theirs, ours = dict(content["identity"]), dict(identity)
-    if not theirs.pop("env_steps", 0) <= ours.pop("env_steps"):
-        return "its checkpoint is of a longer run"
+    end, config = ours.pop("env_steps"), ours["config"]
+    stride = config.get("num_envs", 1) * config.get("unroll_length", 1)
+    if theirs.pop("env_steps", 0) > end < content["numbers"][0] + stride:
+        return f"its checkpoint is at {content['numbers'][0]} env_steps, not before the end"
     differs = [key for key, value in ours.items() if theirs.get(key) != value]
     if differs:
         return f"its checkpoint has another {', '.join(differs)}"

@@ -172,10 +172,10 @@ def refuse_finished(folder: Path, env_steps: int = 0, *, why: str = "") -> None:
     Finished runs of fewer steps are not refused, for they may be extended; `why` says why not.
     """
     if is_finished(folder, env_steps):
-        reason = f" that cannot be extended ({why})" if why else ""
-        raise UsageError(
-            f"{folder} holds a finished run{reason}: choose another --out, or delete it"
-        )
+        run, way = "a finished run", "extend it by a larger --env-steps, "
+        if why:
+            run, way = f"{run} that cannot be extended ({why})", ""
+        raise UsageError(f"{folder} holds {run}: {way}choose another --out, or delete it")
 
 
 def read_entries(folder: Path) -> dict[str, Any]:
