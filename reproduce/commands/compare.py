@@ -31,23 +31,30 @@ def compare(runs_a: Path, runs_b: Path) -> list[dict[str, Any]]:
     for runs in (runs_a, runs_b):
         if not runs.is_dir():
             raise UsageError(f"there is no folder {runs}")
-    grid_a, grid_b = _finished(runs_a), _finished(runs_b)
+    (makers_a, grid_a), (makers_b, grid_b) = _finished(runs_a), _finished(runs_b)
     shared = [task for task in grid_a if task in grid_b]
     if not shared:
         tasks = " and ".join(", ".join(grid) for grid in (grid_a, grid_b))
         raise UsageError(f"{runs_a} and {runs_b} share no task: they hold {tasks}")
-    return [_row(task, grid_a[task], grid_b[task]) for task in shared]
+    made = {"made_by_a": makers_a, "made_by_b": makers_b}
+    return [made | _row(task, grid_a[task], grid_b[task]) for task in shared]
 
 
-def _finished(runs: Path) -> dict[str, list[Path]]:
-    found: dict[str, list[Path]] = {}
-    for file in sorted(runs.glob("*/seed-*/run.json")):
+def _finished(runs: Path) -> tuple[str, dict[str, list[Path]]]:
+    """Return which agent's settings a folder's finished runs have, and the runs by task."""
+    found, makers = dict[str, list[Path]](), dict[str, Path]()
+    for file in sorted([*runs.glob("seed-*/run.json"), *runs.glob("*/seed-*/run.json")]):
         record = read_record(file.parent)
         if record and record["status"] == "finished" and seed_of(file.parent) is not None:
             found.setdefault(record["task"], []).append(file.parent)
+            agent = record.get("control") or record["agent"]
+            makers.setdefault(f"{agent}, {record['source']}", file.parent)
     if not found:
-        raise UsageError(f"{runs} holds no finished runs (<task>/seed-<k>/run.json)")
-    return found
+        raise UsageError(f"{runs} holds no finished runs ([<task>/]seed-<k>/run.json)")
+    if len(makers) > 1:
+        several = " and ".join(f"{maker} ({run})" for maker, run in makers.items())
+        raise UsageError(f"{runs} holds runs of {several}: name a folder of one of them")
+    return next(iter(makers)), found
 
 
 def _row(task: str, runs_a: list[Path], runs_b: list[Path]) -> dict[str, Any]:
@@ -93,20 +100,21 @@ def interval(
     return float(test.ci_low), float(test.ci_high), 2.0 * min(p_below, 1.0 - p_below)
 
 
-def _pairs(runs_a: Path, runs_b: Path) -> list[tuple[Path, Path]]:
-    """Return the grids to compare: two folders of runs, or those of two `--runs-dir`.
+def _grids(runs: Path) -> dict[Path, Path]:
+    """Return the grids of a `--runs-dir` by name; of a grid or another folder of runs, itself."""
+    grids = sorted({run.parents[1] for run in runs.glob("*-*/*/*/seed-*")})
+    return {path.relative_to(runs): path for path in grids} or {Path(): runs}
 
-    Of two `--runs-dir` with a grid each, these are compared; else those of one name.
-    """
-    grids_a, grids_b = (
-        {Path(): runs}
-        if any(runs.glob("*/seed-*"))
-        else {path.relative_to(runs): path for path in sorted(runs.glob("*-*/*")) if path.is_dir()}
-        for runs in (runs_a, runs_b)
-    )
+
+def _pairs(runs_a: Path, runs_b: Path) -> list[tuple[Path, Path]]:
+    """Return the folders to compare: of two with one grid each, these; else grids of one name."""
+    grids_a, grids_b = _grids(runs_a), _grids(runs_b)
     if len(grids_a) == len(grids_b) == 1:
         return [*zip(grids_a.values(), grids_b.values(), strict=True)]
     both = [(path, grids_b[name]) for name, path in grids_a.items() if name in grids_b]
+    if not both and runs_a.is_dir() and runs_b.is_dir():
+        ours, theirs = (", ".join(map(str, grids.values())) for grids in (grids_a, grids_b))
+        raise UsageError(f"no grid has one name on both sides: name one of {ours}; and of {theirs}")
     return both or [(runs_a, runs_b)]
 
 
@@ -114,13 +122,14 @@ def main(argv: Sequence[str]) -> int:
     """Print a before-and-after table of two folders of runs, or of two `--runs-dir`."""
     about = "before-and-after table of two folders of runs, or of two --runs-dir"
     parser = flags.make_parser("compare", about)
-    parser.add_argument("runs_a", type=Path, help="for example runs/sac-mujoco/paper, or before")
+    parser.add_argument("runs_a", type=Path, help="runs/sac-mujoco/paper, an --out or a --runs-dir")
     parser.add_argument("runs_b", type=Path)
     options = parser.parse(argv)
     console = flags.make_console()
     for runs_a, runs_b in _pairs(options.runs_a, options.runs_b):
         rows = compare(runs_a, runs_b)
-        console.print(_table(rows, f"A: {runs_a}   B: {runs_b}"))
+        title = f"A: {runs_a} ({rows[0]['made_by_a']})   B: {runs_b} ({rows[0]['made_by_b']})"
+        console.print(_table(rows, title))
         for row in rows:
             if row["left_out"]:
                 runs = ", ".join(map(str, row["left_out"]))

@@ -1,6 +1,7 @@
 """A before-and-after table compares like with like, with Welch's interval of the difference."""
 
 import json
+import shutil
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -125,3 +126,35 @@ def test_the_command_takes_runs_dirs(tmp_path: Path, capsys: pytest.CaptureFixtu
     assert command_line.main(["compare", str(tmp_path / "a"), str(tmp_path / "b")]) == 0
     (line,) = [line for line in capsys.readouterr().out.splitlines() if line.startswith("│")]
     assert "41 (2)" in line
+
+
+def test_the_command_takes_what_an_agents_own_command_wrote(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """An `--out` holds seeds, also beside a checkpoint; it is no grid, nor makes its parent one."""
+    first, second = pendulum(tmp_path / "a"), pendulum(tmp_path / "b")
+    write(first, TASK, [10.0, 20.0])
+    write(second, TASK, [30.0, 32.0])
+    out = tmp_path / "b" / "mine"
+    shutil.copytree(second.directory / TASK, out)
+    for run in out.iterdir():
+        reseal(run, agent="toy", source="sb3")
+    (out / "seed-1" / "checkpoint").mkdir(exist_ok=True)
+    assert command_line.main(["compare", str(tmp_path / "a"), str(tmp_path / "b")]) == 0
+    said = "".join(capsys.readouterr().out.split())
+    assert said.count("tuned(sac,tuned)") == 2
+    assert command_line.main(["compare", str(first.directory), str(out)]) == 0
+    printed = capsys.readouterr().out
+    assert "mine(toy,sb3)" in "".join(printed.split())
+    (line,) = [line for line in printed.splitlines() if line.startswith("│")]
+    assert "31 (2)" in line
+    shutil.move(out, tmp_path / "c" / "x")
+    shutil.copytree(first.directory / TASK, tmp_path / "c" / "y")
+    with refused():
+        command_line.main(["compare", str(tmp_path / "c"), str(first.directory)])
+    shutil.copytree(first.directory, tmp_path / "b" / "sac-classic" / "another")
+    second.directory.rename(second.directory.with_name("others"))
+    with refused():
+        command_line.main(["compare", str(tmp_path / "a"), str(tmp_path / "b")])
+    with refused():
+        command_line.main(["compare", str(tmp_path / "nowhere"), str(tmp_path / "b")])
