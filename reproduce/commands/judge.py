@@ -174,7 +174,7 @@ def main(argv: Sequence[str]) -> int:
     parser = flags.make_parser("judge", "judge the curves of any program")
     parser.add_argument("agent", help="whose sources judge: " + ", ".join(agents.AGENTS))
     text = "CSV files (a grid's curves.csv, W&B's exports), or folders of runs with TensorBoard's "
-    text += "events or SB3's monitor.csv"
+    text += "events or SB3's monitor.csv or evaluations.npz"
     parser.add_argument("curves", type=Path, nargs="+", help=text)
     parser.add_argument("--like", required=True, metavar="SOURCE", help="the source that judges")
     text = f"names in the files of {', '.join(COLUMNS)}; CleanRL's and SB3's are known"
@@ -188,7 +188,9 @@ def main(argv: Sequence[str]) -> int:
     options = parser.parse(argv)
     if options.env_steps is not None and options.env_steps < 1:
         raise UsageError(f"--env-steps must be positive, not {options.env_steps:,}")
-    curves = read_curves(options.curves, dict(options.columns), options.task)
+    rules = {each.source: each.rule for each in references.sources(options.agent)}
+    evaluated, columns = rules.get(options.like) != "training", dict(options.columns)
+    curves = read_curves(options.curves, columns, options.task, evaluated=evaluated)
     found = judge_curves(options.agent, curves, options.like, env_steps=options.env_steps)
     out = options.out or Path("runs", "judged", options.agent, options.like)
     check_writable(out, "--out")

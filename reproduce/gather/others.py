@@ -1,4 +1,4 @@
-"""Curves of any program as one tidy table: CSV, TensorBoard, SB3's monitor files, W&B's exports.
+"""Curves of any program as one tidy table: CSV, TensorBoard, SB3's files, W&B's exports.
 
 A run is a file, or a folder that holds the files of one run. What a file does not say, such as the
 task and the seed, comes from its name, from flags or from the order of the files.
@@ -17,7 +17,7 @@ import pandas as pd
 
 from reproduce.plan.tables import LARGEST_NUMBER
 from suite.base.errors import UsageError
-from suite.base.files import open_regular
+from suite.base.files import LARGEST_TABLE, open_regular
 from suite.settings.config import MOST_STEPS
 
 COLUMNS = ("task", "seed", "env_steps", "mean_return")
@@ -30,6 +30,7 @@ RETURNS = ("mean_return", "eval/mean_reward", *EPISODES)
 NAME = re.compile(r"(?P<task>.+?)__.+__(?P<seed>\d+)__\d+")
 """Of a run of CleanRL: task, file, seed, time."""
 MONITOR = "*monitor.csv"
+EVALUATIONS = "evaluations.npz"
 EVENTS = "events.out.tfevents.*"
 
 
@@ -52,17 +53,22 @@ Part = tuple[str, pd.DataFrame]
 
 
 def read_curves(
-    paths: Sequence[Path], columns: Names | None = None, task: str | None = None
+    paths: Sequence[Path],
+    columns: Names | None = None,
+    task: str | None = None,
+    *,
+    evaluated: bool = False,
 ) -> Curves:
     """Return the curves of files and folders.
 
     Args:
-        paths: CSV files, and folders of runs that TensorBoard or SB3's `Monitor` recorded.
+        paths: CSV files, and files or folders of runs that TensorBoard or SB3 recorded.
         columns: names of columns in the files (TensorBoard: of values), by ours.
         task: that of all runs, whatever the files say.
+        evaluated: whether evaluations are asked for, where SB3 recorded training episodes, too.
     """
     names, owners, tables = columns or {}, dict[tuple[str, int], str](), []
-    for name, rows in (part for path in paths for part in _parts(path, names)):
+    for name, rows in (part for path in paths for part in _parts(path, names, evaluated)):
         said = NAME.fullmatch(name)
         if task is not None:
             rows = rows.assign(task=task)
@@ -89,16 +95,22 @@ def read_curves(
     return Curves(rows, rules[0] or None, bool(table["episodes"].all()), name)
 
 
-def _parts(path: Path, columns: Names) -> Iterator[Part]:
-    if not path.is_dir():
-        if path.match(MONITOR):
+def _parts(path: Path, columns: Names, evaluated: bool) -> Iterator[Part]:
+    kept = [path] if path.suffix == ".npz" else sorted(path.rglob(EVALUATIONS)) * evaluated
+    if kept or not path.is_dir():
+        if kept and not evaluated:
+            raise UsageError(f"{path} holds evaluations: give --like a source that judges by them")
+        if kept:
+            yield from map(_evaluations, kept)
+        elif path.match(MONITOR):
             yield _monitors([path])
         else:
             yield from _csv(path, columns)
         return
     folders = {file.parent for kind in (MONITOR, EVENTS) for file in path.rglob(kind)}
     if not folders:
-        raise UsageError(f"{path} holds no {EVENTS} and no {MONITOR}: name a CSV file")
+        more = f" and no {EVALUATIONS}" if evaluated else ""
+        raise UsageError(f"{path} holds no {EVENTS} and no {MONITOR}{more}: name a CSV file")
     for folder in sorted(folders):
         files = sorted(folder.glob(MONITOR))
         yield _monitors(files) if files else _events(folder, columns)
@@ -121,6 +133,21 @@ def _monitors(files: Sequence[Path]) -> Part:
         rows = rows.assign(task=tasks.pop())
     where = files[0].parent
     return where.name, _checked(where, rows.reset_index(drop=True))
+
+
+def _evaluations(path: Path) -> Part:
+    """Return what SB3's `EvalCallback` kept: steps `[E]`, and returns `[E, episodes]`."""
+    content = io.BytesIO(_bytes(path))
+    try:
+        with np.load(content, allow_pickle=False) as arrays:
+            if sum(each.file_size for each in arrays.zip.infolist()) > LARGEST_TABLE:
+                raise ValueError
+            means = arrays["results"].mean(1)
+            rows = pd.DataFrame({"env_steps": arrays["timesteps"], "mean_return": means})
+    except Exception:  # whatever numpy and zipfile raise where a file is none of theirs
+        needed = "it needs arrays of numbers, timesteps and results, of at most 256 MiB"
+        raise UsageError(f"{path} is no file of SB3's EvalCallback: {needed}") from None
+    return path.parent.name or path.name, _checked(path, rows.assign(episodes=False))
 
 
 def _events(folder: Path, columns: Names) -> Part:
@@ -189,10 +216,15 @@ def _first(path: Path, column: str, columns: Names, usual: Sequence[str], known:
 
 def _text(path: Path) -> str:
     try:
-        with open_regular(path) as file:  # a pipe, or a device, might never end
-            return file.read().decode("utf-8")
+        return _bytes(path).decode("utf-8")
     except UnicodeDecodeError:
         raise UsageError(f"{path} is not UTF-8: save it as UTF-8") from None
+
+
+def _bytes(path: Path) -> bytes:
+    try:
+        with open_regular(path) as file:  # a pipe, or a device, might never end
+            return file.read()
     except OSError as error:
         raise UsageError(f"unreadable {path}: {error.strerror or error}") from None
 

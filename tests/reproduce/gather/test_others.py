@@ -3,6 +3,7 @@
 import json
 from pathlib import Path
 
+import numpy as np
 import pandas as pd
 import pytest
 
@@ -10,10 +11,12 @@ from reproduce.commands.judge import judge_curves
 from reproduce.gather.others import read_curves
 from reproduce.plan import tables as recorded
 from reproduce.plan.grid import PUBLISHED
+from tests.bombs import Bomb
 from tests.messages import refused
 
 GRID = PUBLISHED / "a2c-classic" / "rl_zoo"
 CART = "CartPole-v1"
+ARCHIVES = ("no archive", "a pickle", "nothing")
 RETURN = "charts/episodic_return"
 
 
@@ -40,6 +43,23 @@ def test_environments_of_a_monitored_run_step_together(tmp_path: Path) -> None:
         *((CART, 1, 20, 10.0), (CART, 1, 30, 15.0), (CART, 1, 80, 30.0), (CART, 2, 7, 7.0))
     ]
     assert read_curves([tmp_path]).episodes
+
+
+@pytest.mark.parametrize("name", ["", "a/evaluations.npz"])
+def test_evaluations_are_read_where_they_judge(name: str, tmp_path: Path) -> None:
+    """As a file or in a folder: a mean over episodes at each step; elsewhere `Monitor`'s count."""
+    (tmp_path / "a").mkdir()
+    returns = np.array([[1.0, 2.0], [3.0, 5.0]])
+    np.savez(tmp_path / "a" / "evaluations.npz", timesteps=[10, 20], results=returns)
+    write_monitor(tmp_path / "monitor.csv", [(7.0, 7)])
+    found = read_curves([tmp_path / name], task=CART, evaluated=True)
+    assert not found.episodes
+    assert found.rows.to_numpy().tolist() == [[CART, 1, 10, 1.5], [CART, 1, 20, 4.0]]
+    if name:
+        with refused():
+            read_curves([tmp_path / name], task=CART)
+    else:
+        assert read_curves([tmp_path]).rows.to_numpy().tolist() == [[CART, 1, 7, 7.0]]
 
 
 def test_a_run_of_cleanrl_is_read_by_its_columns(tmp_path: Path) -> None:
@@ -83,7 +103,9 @@ def test_other_columns_are_named(tmp_path: Path) -> None:
     assert found == [(CART, 1, 10, 1.0), (CART, 2, 10, 2.0)]
 
 
-@pytest.mark.parametrize("case", ["columns", "no task", "same seed", "no monitor", "no files"])
+@pytest.mark.parametrize(
+    "case", ["columns", "no task", "same seed", "no monitor", "no files", *ARCHIVES]
+)
 def test_what_cannot_be_read_is_one_line(case: str, tmp_path: Path) -> None:
     """It names the file and the flag."""
     path = tmp_path / "x.csv"
@@ -100,5 +122,12 @@ def test_what_cannot_be_read_is_one_line(case: str, tmp_path: Path) -> None:
     if case == "no files":
         paths = [tmp_path / "empty"]
         paths[0].mkdir()
+    if case in ARCHIVES:
+        paths = [tmp_path / "x.npz"]
+    if case == "no archive":
+        paths[0].write_bytes(b"PK")
+    if case == "a pickle":
+        np.savez(paths[0], timesteps=[1], results=[[Bomb(tmp_path / "opened")]])
     with refused(case):
-        read_curves(paths)
+        read_curves(paths, evaluated=case in ARCHIVES)
+    assert not (tmp_path / "opened").exists()
