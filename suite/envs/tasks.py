@@ -19,8 +19,7 @@ from typing import Any, Literal, NamedTuple
 from suite.base.errors import UsageError, near, nearest
 
 RANDOM_SCORES = Path(__file__).parents[1] / "random_scores.csv"
-"""Mean returns of policies that learned nothing: random, idle (both written by `python -m
-suite.random_policy`) and untrained (`python -m reproduce.judge.untrained`)."""
+"""Mean returns of policies that learned nothing, by `python -m reproduce.judge.zero_scores`."""
 
 Protocol = Literal["noframeskip", "sticky", "small_frames"]
 """How an Atari game is presented: see `ATARI_PROTOCOLS`."""
@@ -70,12 +69,12 @@ class Task:
 
     @property
     def random_score(self) -> float:
-        """Return a random policy's mean return; `python -m suite.random_policy` measures it."""
+        """Return a random policy's mean return."""
         known = baseline_scores().get((self.name, self.protocol))
         if known is None:
             raise UsageError(
                 f"no random-policy score for {self.name}: run "
-                f"`python -m suite.random_policy --tasks {self.name}`"
+                f"`python -m reproduce.judge.zero_scores --tasks {self.name}`"
             )
         return known.random
 

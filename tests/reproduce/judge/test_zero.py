@@ -10,7 +10,6 @@ import pytest
 from agents import AGENTS
 from reproduce.gather.references import ReferenceScore, measured_steps, reference_score
 from reproduce.judge import zero as judged_zero
-from reproduce.judge.untrained import untrained_config
 from reproduce.judge.zero import (
     Zero,
     final_reference,
@@ -20,7 +19,7 @@ from reproduce.judge.zero import (
     share,
     zero_of,
 )
-from suite.envs.tasks import baseline_scores, find_task
+from suite.envs.tasks import baseline_scores
 from suite.updates import updates_due
 from tests.reproduce import conftest
 
@@ -183,19 +182,3 @@ def test_the_share_is_of_the_final_gap() -> None:
     last = final_reference("sac", "jaxrl", CHEETAH, "deterministic")
     assert last is not None
     assert last.env_steps == 1_000_000
-
-
-def test_the_untrained_policy_is_of_an_agent_that_trains_the_task() -> None:
-    """By the kind of its actions; a game's is presented as asked for."""
-    for name, agent in {
-        CHEETAH: "sac",
-        "CheetahRun-v1": "sac",
-        "CartPole-v1": "a2c",
-        "TMaze-v0": "impala",
-        "Claw-v0": "sac_alf",
-        "LunarLander-v3": "a2c",
-    }.items():
-        found, config = untrained_config(find_task(name))
-        assert (found, config.task) == (agent, name)
-    sticky = untrained_config(find_task("Pong-v5", "sticky"))[1]
-    assert (sticky.protocol, sticky.evaluation_rule) == ("sticky", "sampled")

@@ -1,19 +1,30 @@
-"""Measure policies that learn nothing: the random one, and the one that stands still.
+"""Measure policies that learned nothing: random, standing still, and untrained.
 
-`python -m suite.random_policy --tasks HalfCheetah-v4 --episodes 100` updates
-`suite/random_scores.csv`. Random actions are uniform over [-1, 1], scaled to the task's bounds, and
-over the discrete choices. The idle action is 0 in [-1, 1], no operation in a game, and none of a
-few other tasks' moves; the rest have no such action. A score is the undiscounted return of a whole
-episode. The untrained policy's column is measured by `python -m reproduce.judge.untrained`.
+    python -m reproduce.judge.zero_scores --tasks HalfCheetah-v4 Hopper-v4
+    python -m reproduce.judge.zero_scores --tasks HalfCheetah-v4 --only untrained
+
+It updates `suite/random_scores.csv`. A score is the undiscounted return of a whole episode. Random
+actions are uniform over [-1, 1], scaled to the task's bounds, and over the discrete choices. The
+idle action is 0 in [-1, 1], no operation in a game, and none of a few other tasks' moves; the rest
+have no such action.
+
+The untrained policy has the initial networks of SAC, of A2C or IMPALA, or of `sac_alf`, by the kind
+of actions, and the default preset of the task's suite (of a task without one, the agent's own
+default). Continuous policies play their mode, discrete ones sample, for they begin near uniform and
+the mode is a single action.
 """
 
 import csv
+import importlib
 import io
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
 
 import numpy as np
 
+from reproduce.judge.fingerprints import untrained_returns
 from suite.base.errors import UsageError
 from suite.base.files import write_atomically
 from suite.base.randomness import stream
@@ -24,6 +35,7 @@ from suite.envs.tasks import (
     Task,
     baseline_scores,
     find_task,
+    tasks_in,
 )
 from suite.envs.vector_env import VectorEnv
 from suite.evaluation import evaluate, play
@@ -36,9 +48,15 @@ COLUMNS: tuple[str, ...] = (
 )
 IDLE_ACTIONS = {"Acrobot-v1": 1, "MountainCar-v0": 1, "LunarLander-v3": 0}
 """Discrete actions without torque, push or thrust; in a game it is 0, and others have none."""
+AGENTS_OF = {
+    "continuous": (("sac",), "deterministic"),
+    "discrete": (("a2c", "impala"), "sampled"),
+    "hybrid": (("sac_alf",), "deterministic"),
+}
+"""Agents of each kind of actions, the first that trains a task plays it, and their rule."""
 
 
-def measure(task: Task, *, episodes: int, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
+def random_returns(task: Task, *, episodes: int, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
     """Return returns and lengths in decisions of a random policy's episodes, `[episodes]` each."""
     act = _random_actions(task, seed)
     returns, lengths = play(task, act, [seed], 0, episodes=episodes, stream="random policy")
@@ -74,22 +92,49 @@ def _random_actions(task: Task, seed: int) -> Callable[[np.ndarray], np.ndarray]
     return act
 
 
-def write_scores(tasks: Sequence[Task], *, episodes: int, seed: int = 0) -> None:
-    """Measure tasks; after each, put what was measured into `suite/random_scores.csv`."""
-    for task in tasks:
-        returns, lengths = measure(task, episodes=episodes, seed=seed)
-        idle = idle_returns(task, episodes=episodes, seed=seed)
-        measured = {
-            "mean_return": f"{returns.mean():.6g}",
-            "std_return": f"{returns.std(ddof=1):.6g}",
-            "num_episodes": str(episodes),
-            "seed": str(seed),
-            "shortest_episode": str(lengths.min()),
-            "longest_episode": str(lengths.max()),
-            "idle_return": "" if idle is None else f"{idle.mean():.6g}",
-        }
-        put(task, measured)
-        print(task.name, task.protocol, *measured.values(), flush=True)
+def untrained_config(task: Task) -> tuple[str, Any]:
+    """Return the agent whose initial networks play a task, and its settings there.
+
+    An evaluation has ten episodes; in a game, whose episodes are long, two.
+    """
+    agents, rule = AGENTS_OF[task.actions]
+    presets = {agent: importlib.import_module(f"agents.{agent}").PRESETS for agent in agents}
+    training = [
+        (agent, preset.config)
+        for agent in agents
+        for (suite, _), preset in presets[agent].items()
+        if task.name in (preset.tasks or tasks_in(suite))
+    ]
+    agent, config = (training or [(agents[0], next(iter(presets[agents[0]].values())).config)])[0]
+    changes: dict[str, Any] = {"protocol": task.protocol} if task.family == "atari" else {}
+    episodes = 2 if task.family == "atari" else 10
+    changes |= {"evaluation_rule": rule, "evaluation_episodes": episodes}
+    return agent, replace(config, task=task.name, **changes)
+
+
+def measure_random(task: Task, *, episodes: int, seed: int = 0) -> dict[str, str]:
+    """Return the columns of the random policy and of standing still."""
+    returns, lengths = random_returns(task, episodes=episodes, seed=seed)
+    idle = idle_returns(task, episodes=episodes, seed=seed)
+    return {
+        "mean_return": f"{returns.mean():.6g}",
+        "std_return": f"{returns.std(ddof=1):.6g}",
+        "num_episodes": str(episodes),
+        "seed": str(seed),
+        "shortest_episode": str(lengths.min()),
+        "longest_episode": str(lengths.max()),
+        "idle_return": "" if idle is None else f"{idle.mean():.6g}",
+    }
+
+
+def measure_untrained(task: Task) -> dict[str, str]:
+    """Return the columns of the untrained policy."""
+    agent, config = untrained_config(task)
+    return {
+        "untrained_return": f"{untrained_returns(agent, config).mean():.6g}",
+        "untrained_agent": agent,
+        "untrained_rule": config.evaluation_rule,
+    }
 
 
 def put(task: Task, measured: Mapping[str, str]) -> None:
@@ -122,18 +167,25 @@ def in_every_protocol(names: Sequence[str]) -> list[Task]:
 
 
 def main(argv: Sequence[str]) -> int:
-    """Read the command line, measure and write; return the exit status."""
-    parser = Parser(prog="python -m suite.random_policy", description=__doc__)
+    """Read the command line, measure and write after each task; return the exit status."""
+    parser = Parser(prog="python -m reproduce.judge.zero_scores", description=__doc__)
     parser.add_argument("--tasks", nargs="+", default=list(TASKS), help="default: every task")
-    parser.add_argument("--episodes", type=int, default=100)
-    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--only", choices=("random", "untrained"), help="default: both")
+    parser.add_argument("--episodes", type=int, default=100, help="of the random policy")
+    parser.add_argument("--seed", type=int, default=0, help="of the random policy")
     options = parser.parse(argv)
     if options.episodes < 2:
         raise UsageError(f"--episodes must be at least 2, not {options.episodes}")
     if options.seed < 0:
         raise UsageError(f"--seed must be at least 0, not {options.seed}")
-    tasks = in_every_protocol(options.tasks)
-    write_scores(tasks, episodes=options.episodes, seed=options.seed)
+    for task in in_every_protocol(options.tasks):
+        measured: dict[str, str] = {}
+        if options.only != "untrained" or (task.name, task.protocol) not in baseline_scores():
+            measured |= measure_random(task, episodes=options.episodes, seed=options.seed)
+        if options.only != "random":
+            measured |= measure_untrained(task)
+        put(task, measured)
+        print(task.name, task.protocol, *measured.values(), flush=True)
     return 0
 
 

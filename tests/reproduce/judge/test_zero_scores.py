@@ -1,21 +1,22 @@
-"""Random-policy scores: stored numbers can be measured again, and measuring keeps the others."""
+"""Scores without learning: stored numbers can be measured again; measuring keeps the others."""
 
 import csv
 import math
 from pathlib import Path
 
+import numpy as np
 import pytest
 
-from suite import random_policy
-from suite.envs.tasks import RANDOM_SCORES, TASKS, baseline_scores, find_task
-from suite.random_policy import (
+from reproduce.judge import zero_scores
+from reproduce.judge.zero_scores import (
     COLUMNS,
     idle_returns,
     in_every_protocol,
-    measure,
-    put,
-    write_scores,
+    main,
+    random_returns,
+    untrained_config,
 )
+from suite.envs.tasks import RANDOM_SCORES, TASKS, baseline_scores, find_task
 
 
 def rows(path: Path) -> list[dict[str, str]]:
@@ -28,7 +29,7 @@ def test_a_stored_score_is_measured_again(name: str) -> None:
     """The committed numbers are what the documented command gives, lengths included."""
     (stored,) = [row for row in rows(RANDOM_SCORES) if row["task"] == name]
     episodes, seed = int(stored["num_episodes"]), int(stored["seed"])
-    returns, lengths = measure(find_task(name), episodes=episodes, seed=seed)
+    returns, lengths = random_returns(find_task(name), episodes=episodes, seed=seed)
     assert returns.shape == (episodes,)
     assert returns.mean() == pytest.approx(float(stored["mean_return"]), rel=1e-4)
     assert returns.std(ddof=1) == pytest.approx(float(stored["std_return"]), rel=1e-4)
@@ -77,17 +78,37 @@ def test_measuring_one_task_keeps_the_rows_of_the_others(
 ) -> None:
     """Rows are replaced by task and protocol, and stay sorted, so that a diff shows the change."""
     path = tmp_path / "random_scores.csv"
-    monkeypatch.setattr(random_policy, "RANDOM_SCORES", path)
-    write_scores([find_task("Pendulum-v1")], episodes=2, seed=0)
+    monkeypatch.setattr(zero_scores, "RANDOM_SCORES", path)
+    monkeypatch.setattr(zero_scores, "untrained_returns", lambda agent, config: np.full(10, -7.0))
+    main(["--tasks", "Pendulum-v1", "--episodes", "2"])
     (pendulum,) = rows(path)
-    write_scores([find_task("CartPole-v1"), find_task("Reacher-v4")], episodes=2, seed=3)
+    main(["--tasks", "CartPole-v1", "Reacher-v4", "--episodes", "2", "--only", "random"])
     assert [row["task"] for row in rows(path)] == ["CartPole-v1", "Pendulum-v1", "Reacher-v4"]
     assert rows(path)[1] == pendulum
-    put(find_task("Pendulum-v1"), {"untrained_return": "-7"})
-    write_scores([find_task("Pendulum-v1")], episodes=3, seed=0)
+    assert rows(path)[0]["untrained_return"] == ""
+    main(["--tasks", "Pendulum-v1", "--episodes", "3", "--only", "random"])
     replaced = rows(path)[1]
     assert replaced["untrained_return"] == "-7"
     assert len(rows(path)) == 3
     assert replaced["num_episodes"] == "3"
     assert tuple(replaced) == COLUMNS
+    main(["--tasks", "CartPole-v1", "--only", "untrained"])
+    assert rows(path)[0]["untrained_return"] == "-7"
+    assert rows(path)[0]["num_episodes"] == "2"
     assert b"\r" not in path.read_bytes()
+
+
+def test_the_untrained_policy_is_of_an_agent_that_trains_the_task() -> None:
+    """By the kind of its actions; a game's is presented as asked for."""
+    for name, agent in {
+        "HalfCheetah-v4": "sac",
+        "CheetahRun-v1": "sac",
+        "CartPole-v1": "a2c",
+        "TMaze-v0": "impala",
+        "Claw-v0": "sac_alf",
+        "LunarLander-v3": "a2c",
+    }.items():
+        found, config = untrained_config(find_task(name))
+        assert (found, config.task) == (agent, name)
+    sticky = untrained_config(find_task("Pong-v5", "sticky"))[1]
+    assert (sticky.protocol, sticky.evaluation_rule) == ("sticky", "sampled")
