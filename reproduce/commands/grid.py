@@ -15,7 +15,7 @@ from reproduce.plan.declared import keep_declared
 from reproduce.plan.grid import Plan
 from reproduce.plan.make import folder_name, make_plan, save_plan, variants_of, way_on
 from reproduce.plan.places import Cluster, check_memory, check_writable
-from reproduce.plan.presets import left_out, presets_of
+from reproduce.plan.presets import presets_of, skipped_tasks
 from reproduce.plan.request import Request, add_flags, read_request, started_anew
 from reproduce.plan.status import by_task, check_extensions, name_of_settings, refuse_mixture
 from reproduce.run.view import say
@@ -63,7 +63,7 @@ def _run(request: Request, cluster: Cluster | None) -> int:
     plan, console = _make_plan(request, cluster), flags.make_console()
     console.print(plan_table(plan))
     _say_outlook(plan, console)
-    lines = left_out(plan) if request.tasks is None else []
+    lines = skipped_tasks(plan) if request.tasks is None else []
     presets, settings_of = presets_of(plan.agent), (plan.suite, plan.source)
     lines.append(replaced(presets, plan.agent, settings_of, plan.config))
     for task, seeds in plan.declared.items():

@@ -58,7 +58,7 @@ def watch(plan: Plan, show: Callable[[Board], None]) -> Board:
 
 
 def _look_at(row: Progress, plan: Plan, holders: Holders) -> None:
-    run = plan.run(*row.run.key)
+    run = plan.find_run(*row.run.key)
     is_held = holders.is_held(run.directory)
     if is_held or run.has_ended:
         read_progress(row)

@@ -45,7 +45,7 @@ def score(directory: Path, rule: str, env_steps: int) -> float:
     The score is the mean over (0.9 t, t] of the evaluations that were due there (`deterministic`,
     `sampled`), or of the returns of the training episodes that end there (`training`); reward
     units. An evaluation at the run's end that was due at no multiple of the interval counts only
-    where there is no other: longer runs, and the reference's, have none there.
+    where there is no other: longer runs, and the reference's, have no evaluation at that step.
     """
     return _window_mean(measured(directory, rule, env_steps), env_steps)
 

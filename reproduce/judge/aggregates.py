@@ -282,7 +282,8 @@ def over_tasks(tables: Mapping[str, pd.DataFrame]) -> dict[str, pd.DataFrame]:
 def sides_of(scores: pd.DataFrame, reference_scores: pd.DataFrame) -> dict[str, pd.DataFrame]:
     """Return the rows of tasks of which we have several normalised scores, by role.
 
-    The reference is a side only with several of all these tasks. Fewer than `LEAST` have none.
+    The reference is a side only if it has several scores for every one of these tasks. Fewer than
+    `LEAST` tasks have no sides.
     """
     counted = (table.dropna(subset="normalised_score") for table in (scores, reference_scores))
     ours, theirs = (table[table.duplicated("task", keep=False)] for table in counted)

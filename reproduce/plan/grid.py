@@ -166,7 +166,7 @@ class Plan(Request):
         """Return every run as `status.runs_of` finds it now."""
         return runs_of(self)
 
-    def run(self, task: str, seed: int) -> Run:
+    def find_run(self, task: str, seed: int) -> Run:
         """Return one run as `status.run_of` finds it now."""
         return run_of(self, task, seed)
 

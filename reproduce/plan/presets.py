@@ -86,7 +86,7 @@ def tasks_of(preset: Preset[Any], suite: str, budget: str) -> tuple[str, ...]:
     return preset.budgets[budget].tasks or preset.tasks or find_suite(suite)
 
 
-def left_out(plan: "Plan") -> list[str]:
+def skipped_tasks(plan: "Plan") -> list[str]:
     """Return a line for the tasks of a suite that an agent, or a budget, leaves out."""
     can = plan.preset.tasks or find_suite(plan.suite)
     cannot = [task for task in find_suite(plan.suite) if task not in can]

@@ -24,7 +24,7 @@ RUNS = Path("runs")
 
 
 def flag(default: Any = MISSING, help: str = "", **how: Any) -> Any:
-    """Return a field that a flag sets, or an argument of its place where there is no default.
+    """Return a field that a flag sets; without a default it is a positional argument.
 
     The default of a switch is what it is without the flag. `how` is what else argparse is told;
     `name`: the flag, if it is not called as the field.

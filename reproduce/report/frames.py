@@ -20,8 +20,8 @@ COMMON |= dict.fromkeys(("lower", "upper"), "float64")
 CURVES = COMMON | dict.fromkeys(("env_steps", "wall_time", "mean_return"), "float64")
 """Learning curves. `source` is a name for readers, `role` ours, judge or context, `kind` seed or
 mean, `wall_time` in seconds, `lower` and `upper` the mean ± std over runs, cut to the scores that
-the task has. A `seed` is a line: a
-reference has its folder and environment there, our mean nothing."""
+the task has. A `seed` is a line: a reference has its folder and environment there, our mean
+nothing."""
 SCORES = COMMON | {"axis": "str", "score": "float64", "value": "float64"}
 """Scores near the last step. `kind` is run or mean, `score` a return; `value`, `lower` and `upper`
 are on the axis that is named. The ends are our deciding interval, or the reference's mean ± std."""

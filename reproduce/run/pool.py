@@ -166,7 +166,7 @@ class Pool:
 
     def _has_ended_elsewhere(self, run: Run) -> bool:
         """Return whether another harness has run a run since this pool began; take its result."""
-        now = self._plan.run(run.task, run.seed)
+        now = self._plan.find_run(run.task, run.seed)
         new = stamp(run.directory / "run.json") != self._before[run.directory]
         if ended := now.has_ended or (now.status == "failed" and new):
             self._settle([now])
@@ -265,7 +265,7 @@ class Pool:
         """Stop a worker that has lost a lease; its unfinished runs wait again, in new groups."""
         worker.agent.kill()
         self._workers.remove(worker)
-        runs = [self._plan.run(run.task, run.seed) for run in worker.group.runs]
+        runs = [self._plan.find_run(run.task, run.seed) for run in worker.group.runs]
         groups = self._plan.groups(runs)
         self._waiting += groups
         waiting = [run for group in groups for run in group.runs]

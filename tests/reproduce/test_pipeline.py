@@ -189,7 +189,7 @@ def test_a_report_on_a_killed_grid_says_how_to_go_on(tmp_path: Path, say: Say) -
     assert "3 planned = 0 finished + 2 interrupted + 1 not run\n" in said
     assert f"\nNobody runs this grid now; go on with:\n  {command(plan)}\n" in said
     assert leases.claim(first)
-    assert leases.claim(plan.run(HOPPER, 3).directory)  # it has not written its record yet
+    assert leases.claim(plan.find_run(HOPPER, 3).directory)  # it has not written its record yet
     status, said, _ = say([*REPORT, str(tmp_path)])
     assert status == 2
     assert "3 planned = 0 finished + 2 running + 1 interrupted\n" in said
