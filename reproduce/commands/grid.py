@@ -116,8 +116,9 @@ def _make_plan(request: Request, cluster: Cluster | None, *, is_variant: bool = 
     names_seeds = is_variant or request.seeds or request.num_seeds
     plan = keep_declared(plan, counts_begun=not names_seeds)
     refuse_early(plan)
-    check_extensions(plan, plan.runs())
-    check_memory(plan)
+    runs = plan.runs()
+    check_extensions(plan, runs)
+    check_memory(plan, runs)
     return plan
 
 
@@ -152,7 +153,8 @@ def _train(plan: Plan, console: Console) -> dict[tuple[str, int], str]:
 
 def plan_table(plan: Plan) -> Table:
     """Return a table of the plan's runs, by task."""
-    groups, runs = plan.groups(), plan.runs()
+    runs = plan.runs()
+    groups = plan.groups(runs)
     caption = f"Every run is finished; tables, figures and page go to {plan.directory}."
     if groups:
         device = plan.device + (f" ({len(plan.gpus)} GPUs)" if len(plan.gpus) > 1 else "")

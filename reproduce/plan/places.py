@@ -9,7 +9,7 @@ import itertools
 import math
 import os
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -18,7 +18,7 @@ from suite.base.errors import UsageError
 from suite.base.hardware import find_device, gpu_memory_gib, machine, num_cores
 
 if TYPE_CHECKING:
-    from reproduce.plan.grid import Group, Plan
+    from reproduce.plan.grid import Group, Plan, Run
 
 
 @dataclass(frozen=True)
@@ -100,10 +100,9 @@ def keeps_on_gpu(plan: "Plan") -> bool:
     return plan.device != "cpu" and getattr(plan.config, "keeps_on_device", False)
 
 
-def kept_gib(plan: "Plan", group: "Group") -> float:
-    """Return the memory that a group's runs keep, GiB; 0 where the agent states none."""
-    configs = (plan.config_of(run.task, run.env_steps) for run in group.runs)
-    return sum(getattr(config, "memory_bytes", 0) for config in configs) / 2**30
+def kept_gib(plan: "Plan", task: str) -> float:
+    """Return the memory that a run of a task keeps, GiB; 0 where the agent states none."""
+    return getattr(plan.config_of(task), "memory_bytes", 0) / 2**30
 
 
 def demand_of(plan: "Plan", group: "Group") -> dict[str, float]:
@@ -114,17 +113,17 @@ def demand_of(plan: "Plan", group: "Group") -> dict[str, float]:
     """
     gpus = sum(node.get("GPU", 0.0) for node in plan.cluster.nodes) if plan.cluster else 1.0
     share = 0.0 if plan.device == "cpu" else 1.0 / math.ceil(plan.workers / max(gpus, 1.0))
-    memory = 0.0 if keeps_on_gpu(plan) else kept_gib(plan, group) * 2**30
+    kept = 0.0 if keeps_on_gpu(plan) else kept_gib(plan, group.runs[0].task) * 2**30
     return {
         "CPU": float(plan.preset.cores_per_run),
         "GPU": math.floor(share * 1e4) / 1e4,  # the finest share that Ray knows
-        "memory": float(round(memory)),
+        "memory": float(round(len(group.runs) * kept)),
     }
 
 
-def check_memory(plan: "Plan") -> None:
+def check_memory(plan: "Plan", runs: "Sequence[Run] | None" = None) -> None:
     """Refuse runs that together keep more than this machine, or one more than any node, holds."""
-    groups = plan.groups()
+    groups = plan.groups(runs)
     if plan.cluster:
         for group in groups:
             refuse_unplaceable(demand_of(plan, group), plan.cluster)
@@ -133,7 +132,8 @@ def check_memory(plan: "Plan") -> None:
     there = min(map(gpu_memory_gib, gpus)) if gpus else machine()["memory_gib"]
     places = max(1, len(gpus))
     place = f"each of {places} GPUs" if places > 1 else "this GPU" if gpus else "this machine"
-    sizes = sorted((kept_gib(plan, group) for group in groups), reverse=True)
+    kept = {task: kept_gib(plan, task) for task in plan.tasks}
+    sizes = sorted((len(each.runs) * kept[each.runs[0].task] for each in groups), reverse=True)
     at_once = math.ceil(min(plan.workers, len(groups)) / places)
     needed = sum(sizes[:at_once])
     if there is None or needed <= there:
