@@ -50,10 +50,11 @@ def with_baseline(plan: Plan) -> Plan:
     """
     if plan.baseline is None:
         return plan
-    found = _read(plan, _find(plan))
-    _refuse_other_measures(plan, found)
-    if found.folder.resolve() == plan.directory.resolve():
+    folder = _find(plan)
+    if folder.resolve() == plan.directory.resolve():
         raise _refusal(plan, "it is this grid itself: name another")
+    found = _read(plan, folder)
+    _refuse_other_measures(plan, found)
     _lend(plan, found)
     departures = _departures(plan, found.settings)
     preset = dataclasses.replace(plan.preset, judged_by=found.name, departures=departures)
