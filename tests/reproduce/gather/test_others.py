@@ -127,7 +127,9 @@ def test_what_cannot_be_read_is_one_line(case: str, tmp_path: Path) -> None:
     if case == "no archive":
         paths[0].write_bytes(b"PK")
     if case == "a pickle":
-        np.savez(paths[0], timesteps=[1], results=[[Bomb(tmp_path / "opened")]])
+        np.savez(
+            paths[0], timesteps=[1], results=np.array([[Bomb(tmp_path / "opened")]], dtype=object)
+        )
     with refused(case):
         read_curves(paths, evaluated=case in ARCHIVES)
     assert not (tmp_path / "opened").exists()
