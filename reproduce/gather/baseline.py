@@ -118,13 +118,25 @@ def _find(plan: Plan) -> Path:
                 return folder
         near = nearest(asked, AGENTS)
         raise _refusal(plan, f"it is no folder of a grid, and no agent{near}")
-    has_source = (plan.suite, plan.source) in presets_of(asked)
-    theirs = source_of(asked, plan.suite, plan.source if has_source else None)
     for root in (plan.runs_dir, plan.runs_dir.parent, planning.PUBLISHED):
-        folder = theirs.folder(root)
+        folder = _source_of(plan, asked).folder(root)
         if (folder / PLAN).exists() and folder != plan.directory:
             return folder
     raise _refusal(plan, f"it has no grid of {plan.suite} yet: train it first")
+
+
+def _source_of(plan: Plan, agent: str) -> Settings:
+    has_source = (plan.suite, plan.source) in presets_of(agent)
+    return source_of(agent, plan.suite, plan.source if has_source else None)
+
+
+def or_published(plan: Plan, folder: Path) -> str:
+    """Return, in words, the published grid of a baseline's agent if another one judges."""
+    if plan.baseline not in AGENTS:
+        return ""
+    published = _source_of(plan, plan.baseline).folder(planning.PUBLISHED)
+    is_other = published.resolve() != folder.resolve() and (published / PLAN).exists()
+    return f", or --baseline {published}" if is_other else ""
 
 
 def _read(plan: Plan, folder: Path) -> Baseline:
@@ -150,7 +162,8 @@ def _read(plan: Plan, folder: Path) -> Baseline:
                 raise _refusal(
                     plan,
                     f"{task} ends there at {end:,} steps, here at {plan.env_steps[task]:,}: use "
-                    f"--env-steps {end}, or give that grid more steps first",
+                    f"--env-steps {end}, or give that grid more steps first"
+                    + or_published(plan, folder),
                 )
             runs.append(run)
             records.append(record)

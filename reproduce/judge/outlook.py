@@ -9,11 +9,13 @@ import math
 from bisect import bisect
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 
 import numpy as np
 from rich.table import Table
 
 from reproduce.gather import references
+from reproduce.gather.baseline import or_published
 from reproduce.judge.error_rates import judge_many, share_reproduced
 from reproduce.judge.inference import (
     MARGIN_FRACTION,
@@ -213,7 +215,8 @@ def why_no_reference(plan: Plan, task: str, env_steps: int) -> str:
 
     near = [next(filter(is_scored, side), None) for side in sides]
     named = " or ".join(f"{step:,}" for step in near if step)
-    return f"{judge} has no score at this step" + (f"; the nearest: {named}" if named else "")
+    said = f"{judge} has no score at this step" + (f"; the nearest: {named}" if named else "")
+    return said + or_published(plan, Path(source.path))
 
 
 def table_of(rows: Sequence[Outlook]) -> Table:
