@@ -81,6 +81,8 @@ def run_main(main: Callable[[Sequence[str]], int]) -> int:
             print(f"error: cannot allocate memory{size}: train less at once", file=sys.stderr)
         else:
             traceback.print_exc()
+            if "\n" in str(error):  # a log's last line tells how a run ended
+                print("error:", *f"{type(error).__name__}: {error}".split(), file=sys.stderr)
         return 2
     except KeyboardInterrupt:
         return 130
