@@ -102,29 +102,12 @@ def test_truncation_and_correction_leave_the_expected_gradient_exact(
     torch.testing.assert_close(expected, exact, rtol=1e-9, atol=1e-12)
 
 
-def one_row(
-    actions: int, behaviour: list[float], rewards: float = 1.0, discounts: float = 1.0
-) -> Transitions:
-    """A single step of a single environment, and nothing of it traced."""
-    ones = torch.ones(1, 1)
-    return Transitions(
-        obs=torch.zeros(2, 1, 4),
-        actions=torch.tensor([[actions]]),
-        behaviour=torch.tensor([[behaviour]]).log(),
-        rewards=rewards * ones,
-        discounts=discounts * ones,
-        trace_mask=0 * ones,
-        valid=ones,
-        weights=ones,
-    )
-
-
 @pytest.mark.parametrize("statistics", ["probabilities", "logits", "log_probabilities"])
 def test_a_policy_without_doubt_keeps_the_update_finite(statistics: Any) -> None:
     """Probabilities of e^-200: nothing divides by 0, in float32."""
     logits = torch.tensor([[[200.0, 0.0, 0.0]], [[0.0, 200.0, 0.0]]])
-    config = replace(TINY, unroll_length=1, statistics=statistics)
-    batch = one_row(1, [0.1, 0.8, 0.1])
+    config = replace(TINY, unroll_length=1, num_envs=1, statistics=statistics)
+    batch = random_batch(config, 0)._replace(actions=torch.tensor([[1]]))
     average = torch.tensor([[[-200.0, 0.0, 0.0]]])
     signals = acer.learning_signals(config, batch, logits, torch.ones(2, 1, 3), average)
     assert torch.isfinite(signals.gradients).all()

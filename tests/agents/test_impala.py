@@ -103,21 +103,16 @@ def test_an_update_has_the_gradient_of_slow_losses(spaces: Spaces, lstm_inputs: 
 def test_on_policy_an_update_is_that_of_a2c() -> None:
     """The same weights, rows and coefficients: means, and 1.0 x half a square is 0.5 x a square."""
     shared: dict[str, Any] = {
-        "task": "CartPole-v1",
-        "num_envs": 4,
-        "hidden_sizes": (16, 16),
-        "gamma": 0.9,
+        **{"task": "CartPole-v1", "num_envs": 4, "hidden_sizes": (16, 16), "gamma": 0.9},
+        **{"rmsprop_epsilon_in_root": False, "rmsprop_initial_average": 0.0},
+        **{"max_gradient_norm": 0.5, "entropy_coef": 0.02, "unroll_length": 6},
     }
-    shared |= {"rmsprop_epsilon_in_root": False, "rmsprop_initial_average": 0.0}
-    shared |= {"max_gradient_norm": 0.5, "entropy_coef": 0.02, "unroll_length": 6}
+    own: dict[str, Any] = {
+        **{"value_coef": 1.0, "loss_reduction": "mean", "rmsprop_epsilon": 1e-5},
+        "initialisation": "orthogonal",
+    }
     theirs_config = a2c.Config(**shared, shared_trunk=True)
-    config = impala.Config(
-        **shared,
-        value_coef=1.0,
-        loss_reduction="mean",
-        rmsprop_epsilon=1e-5,
-        initialisation="orthogonal",
-    )
+    config = impala.Config(**shared, **own)
     learner = impala.make_learner(config, CONTROL, CPU)
     theirs = a2c.make_learner(theirs_config, CONTROL, CPU)
     ours, others = learner.optimiser.weights.vector, theirs.optimiser.weights.vector

@@ -300,18 +300,15 @@ def _run(command: list[str], threads: int, folder: str | Path = ROOT) -> str:
     return run.stdout
 
 
-def ppo(name: str, num_unrolls: int, rows: int, flags: str, script_and_flags: str) -> Comparison:
-    """Return a comparison of PPO's after two unrolls; CleanRL's by one of its scripts."""
+def ppo(name: str, num_unrolls: int, rows: int, flags: str) -> Comparison:
+    """Return a comparison of PPO's after two unrolls."""
     warm_up = 2 * rows
-    path, _, its_flags = f"cleanrl/{script_and_flags} --no-cuda".partition(" ")
     return Comparison(
         steps=num_unrolls * rows,
         one_core=True,
         contestants={
             "encore": partial(ours, "ppo", flags, warm_up),
-            "stable-baselines3": partial(stable_baselines3, f"ppo-{name}", 1, warm_up),
             "sbx": partial(sbx, f"ppo-{name}", warm_up),
-            "CleanRL": partial(script, "vwxyzjn/cleanrl", path, its_flags, warm_up),
         },
     )
 
@@ -353,14 +350,12 @@ COMPARISONS = {
         "cartpole",
         *(40, 1_024),
         f"--task=CartPole-v1 {_PPO} --no-normalise-observations --reward-normalisation=none",
-        "ppo.py --env-id=CartPole-v1 --num-envs=8",
     ),
     "ppo-halfcheetah": ppo(
         "halfcheetah",
         *(6, 2_048),
         f"--task=HalfCheetah-v4 {_LONG_PPO} --normalise-observations "
         "--reward-normalisation=discounted_returns",
-        "ppo_continuous_action.py --env-id=HalfCheetah-v5 --num-envs=8 --num-steps=256",
     ),
     "a2c-cartpole": Comparison(
         steps=160_000,
@@ -371,7 +366,6 @@ COMPARISONS = {
                 "--task=CartPole-v1 --no-normalise-observations --reward-normalisation=none",
                 16_000,
             ),
-            "encore, normalised": partial(ours, "a2c", "--task=CartPole-v1", 16_000),
             "stable-baselines3": partial(stable_baselines3, "a2c-cartpole", 1, 1_600),
         },
     ),
