@@ -2,7 +2,6 @@
 
     .venv/bin/python -m tests.bugs                 # every room: hours
     .venv/bin/python -m tests.bugs suite --only 3  # the third bug of one room
-    .venv/bin/python -m tests.bugs suite --tests COMMIT  # by the tests of another commit
 
 `ROOM.toml` beside this file lists each room's bugs: the property that breaks, the file, its text
 with and without the bug, and the tests that should find it. Each is planted in a copy of the tree.
@@ -79,18 +78,12 @@ def main(argv: Sequence[str]) -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.bugs", description=__doc__)
     parser.add_argument("rooms", nargs="*", help=", ".join(ROOMS))
     parser.add_argument("--only", type=int, nargs="*", help="numbers of bugs, from 1")
-    parser.add_argument("--tests", metavar="COMMIT", help="take the tests of this commit")
     options = parser.parse_args(argv)
     missed = 0
     with tempfile.TemporaryDirectory() as folder:
         tree = Path(folder) / "tree"
         skipped = shutil.ignore_patterns(".*", "runs", "site", "build", "__pycache__")
         shutil.copytree(ROOT, tree, ignore=skipped)
-        if options.tests:
-            shutil.rmtree(tree / "tests")
-            archive = ["git", "-C", str(ROOT), "archive", options.tests, "tests"]
-            files = subprocess.run(archive, capture_output=True, check=True).stdout
-            subprocess.run(["tar", "-x", "-C", str(tree)], input=files, check=True)
         for room in options.rooms or ROOMS:
             for number, bug in enumerate(bugs_of(room), start=1):
                 if options.only is None or number in options.only:

@@ -257,7 +257,9 @@ def test_the_help_names_commands_first_and_flags_in_groups(
     assert stop.value.code == 0
     said = capsys.readouterr().out
     assert {name for group in GROUPS.values() for name in group} == set(FIELDS)
-    assert [word for word in command_line.COMMANDS if f"\n  {word} " not in said] == []
+    for word in command_line.COMMANDS:
+        assert f"\n  {word} " in said
+        assert callable(importlib.import_module(f"reproduce.commands.{word}").main)
     check(said, "--help")
 
 
@@ -447,9 +449,6 @@ def test_a_longer_command_goes_on(desk: Path, say: Say, monkeypatch: pytest.Monk
         assert ours[name].startswith(before[name])
         assert len(ours[name]) > len(before[name])
     assert [path.name for path in here.parent.iterdir() if path.is_dir()] == ["seed-1"]
-    status, out, err = say([*longer, "--env-steps", "600"])
-    assert (status, out) == (2, "")
-    assert "ended at 500 steps and cannot go on to 600: its checkpoint is gone" in err
 
 
 def test_a_report_of_what_was_not_run_names_our_runs(published: Path, desk: Path, say: Say) -> None:

@@ -10,7 +10,6 @@ import pytest
 import reproduce
 import suite
 from reproduce import ROOT
-from reproduce.__main__ import COMMANDS
 
 HARNESS, SUITE = ROOT / "reproduce", ROOT / "suite"
 AGENTS = sorted((ROOT / "agents").glob("*.py"))
@@ -84,12 +83,3 @@ def test_peers_stand_apart() -> None:
     for path in (*HARNESS.rglob("*.py"), *SUITE.rglob("*.py"), *AGENTS):
         peers = "reproduce.controls.peers"
         assert not any(name.startswith(peers) for name in imports(path)), path
-
-
-def test_every_command_is_a_file_of_its_name() -> None:
-    """`python -m reproduce WORD` finds `commands/WORD.py`, which has `main`."""
-    for word in COMMANDS:
-        path = HARNESS / "commands" / f"{word}.py"
-        body = ast.parse(path.read_text()).body
-        names = [node.name for node in body if isinstance(node, ast.FunctionDef)]
-        assert "main" in names, path

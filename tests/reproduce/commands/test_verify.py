@@ -106,15 +106,6 @@ def test_bad_input_is_one_line_and_status_2(
     check(err, request.node.callspec.id)
 
 
-def test_the_help_says_how_long_it_trains(capsys: pytest.CaptureFixture[str]) -> None:
-    """With the default, as of every other flag."""
-    with pytest.raises(SystemExit):
-        verifying.main(["--help"])
-    assert f"how long to train, or until it has learned (default: {verifying.SECONDS:g})" in (
-        " ".join(capsys.readouterr().out.split())
-    )
-
-
 def test_without_a_name_the_quickest_run_of_todays_number_is_taken(run: Path, say: Say) -> None:
     """One that was made on another processor cannot be decided here: it is taken last."""
     record = json.loads((run / "run.json").read_text())
