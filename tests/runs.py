@@ -1,8 +1,12 @@
-"""What runs leave in their folders, read back."""
+"""What ends a run in the middle, and what runs leave in their folders, read back."""
 
 import json
 from pathlib import Path
 from typing import Any
+
+
+class Killed(BaseException):
+    """What ends a run in the middle."""
 
 
 def run_json(folder: Path, seed: int = 1) -> dict[str, Any]:

@@ -24,7 +24,7 @@ from suite.record.recorder import Recorder
 from suite.settings.command_line import run_main
 from tests.agents.trainings import module_of
 from tests.flags import flags
-from tests.runs import repeatable, run_json, tree
+from tests.runs import Killed, repeatable, run_json, tree
 
 REPORTS: dict[str, Any] = {"device": "cpu", "evaluation_episodes": 1}
 STEPS = REPORTS | {"seeds": (3, 4), "env_steps": 120, "num_envs": 2, "hidden_sizes": (16, 16)}
@@ -67,10 +67,6 @@ def those(*agents: str) -> list[Any]:
     """Return parameters: these agents, and the others as further ones."""
     further = [pytest.param(each, marks=pytest.mark.further) for each in SETTINGS]
     return [*agents, *(each for each in further if each.values[0] not in agents)]
-
-
-class Killed(BaseException):
-    """What ends a training in the middle."""
 
 
 def train(config: Any, directory: Path) -> Recorder:

@@ -25,6 +25,7 @@ from tests import stand_in_gpu
 from tests.agents.trainings import learned, module_of
 from tests.forms import by_agent
 from tests.golden import configurations, runner
+from tests.runs import repeatable
 from tests.stand_in_gpu import DEVICE, Graph, OnGpu, Pool, installed, on_cpu, reads_nothing
 
 pytestmark = pytest.mark.long
@@ -189,11 +190,9 @@ def test_an_agent_learns_on_a_gpu_what_it_learns_on_the_cpu(
     assert calls.count("update") <= (WARM_UPS + 1) * num_graphs * (1 + cut)
     for our, other in zip(learned(learner), plain, strict=True):
         assert torch.equal(on_cpu(our), on_cpu(other))
-    tables = {path.relative_to(tmp_path / "plain") for path in tmp_path.glob("plain/**/*.csv")}
-    assert "updates.csv" in {table.name for table in tables}
-    for table in tables:
-        ours, others = ((tmp_path / each / table).read_bytes() for each in ("graphs", "plain"))
-        assert ours == others or table.name == "timing.csv", table  # how long it took is its own
+    ours, others = repeatable(tmp_path / "graphs"), repeatable(tmp_path / "plain")
+    assert any(name.endswith("updates.csv") for name in others)
+    assert ours == others
 
 
 @pytest.mark.gpu

@@ -22,14 +22,10 @@ from suite.envs.vector_env import VectorEnv
 from suite.record.journal import Journal
 from suite.record.recorder import Recorder
 from suite.resume.snapshot import Snapshot, read_snapshot, write_snapshot
-from tests.runs import repeatable, run_json
+from tests.runs import Killed, repeatable, run_json
 
 ENDS = 60
 SAVES = (7, 20, 41)
-
-
-class Killed(BaseException):
-    """What ends a run in the middle."""
 
 
 class Run:

@@ -19,6 +19,7 @@ from torch import Tensor, nn
 from suite.base.errors import UsageError
 from suite.resume.snapshot import BROKEN, Snapshot, pack, read_snapshot, unpack, write_snapshot
 from tests.bombs import Bomb
+from tests.runs import Killed
 
 
 @dataclass(frozen=True)
@@ -138,10 +139,6 @@ def test_state_of_another_make_is_refused(old: Any, new: Any) -> None:
         unpack(tree, tensors, new)
 
 
-class Died(BaseException):
-    """The process ends here."""
-
-
 def test_a_write_that_dies_at_any_point_leaves_one_whole_snapshot(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -155,7 +152,7 @@ def test_a_write_that_dies_at_any_point_leaves_one_whole_snapshot(
             for step in (None, call):
                 left -= 1
                 if left == 0:
-                    raise Died
+                    raise Killed
                 result = None if step is None else step(*args, **kwargs)
             return result
 
@@ -170,7 +167,7 @@ def test_a_write_that_dies_at_any_point_leaves_one_whole_snapshot(
         left = limit
         try:
             write_snapshot(folder, Snapshot({"number": 2}, new))
-        except Died:
+        except Killed:
             pass
         else:
             break

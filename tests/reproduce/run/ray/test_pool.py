@@ -33,12 +33,12 @@ from suite.resume.snapshot import read_snapshot
 from tests.messages import check
 from tests.reproduce.conftest import TASK, InThisProcess, Say, StandIn
 from tests.reproduce.run.boards import FINISH, ends, ignore, record_of, wait_for
+from tests.runs import repeatable
 
 pytestmark = pytest.mark.filterwarnings(
     "ignore::ResourceWarning"
 )  # of Ray's own sockets and processes
 
-EXACT = ("episodes.csv", "evaluations.csv", "updates.csv", "policy.safetensors", "policy.json")
 OFTEN = ("--checkpoint-minutes", "0.005")
 
 
@@ -107,12 +107,6 @@ def pendulum(runs_dir: Path, seeds: list[int], **options: Any) -> Plan:
     return make_plan("sac", "classic", runs_dir=runs_dir, seeds=seeds, **(standard | options))
 
 
-def exact(plan: Plan) -> dict[str, bytes]:
-    """What of a plan's runs does not depend on a clock."""
-    paths = [path for path in sorted(plan.directory.rglob("*")) if path.name in EXACT]
-    return {str(path.relative_to(plan.directory)): path.read_bytes() for path in paths}
-
-
 @pytest.fixture(scope="module")
 def local(tmp_path_factory: pytest.TempPathFactory) -> Plan:
     """Two runs of the local launcher, to compare with."""
@@ -173,7 +167,7 @@ def test_a_killed_node_costs_nothing_but_time(
     assert board.notes == [
         f"{TASK} seed {killed[0]} is placed elsewhere: its node is lost (NodeDiedError)"
     ]
-    assert exact(plan) == exact(local)
+    assert repeatable(plan.directory / TASK) == repeatable(local.directory / TASK)
     resumptions = {seed: len(record_of(plan, seed)["resumed_at"]) for seed in (1, 2)}
     assert resumptions == {1: 0, 2: 0} | {killed[0]: 1}
     assert [run.status for run in plan.runs()] == ["finished", "finished"]  # by their manifests
@@ -435,8 +429,8 @@ def test_what_a_killed_driver_received_goes_on(nodes: Nodes, local: Plan, tmp_pa
         plan = pendulum(runs_dir, [1], cluster=cluster)
         assert launch(plan, ignore).count("finished") == 1
     assert len(record_of(plan, 1)["resumed_at"]) == 1
-    ours = exact(plan)
-    assert ours == {name: content for name, content in exact(local).items() if name in ours} != {}
+    ours, theirs = (repeatable(each.directory / TASK) for each in (plan, local))
+    assert ours == {name: content for name, content in theirs.items() if name in ours} != {}
 
 
 @pytest.mark.parametrize(
