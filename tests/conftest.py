@@ -24,16 +24,18 @@ from tests.golden.trees import MISSING
 DOOR, ROOM = Path(__file__), Path(__file__).parents[1] / "pyproject.toml"
 """Files whose locks the turns are; nothing is written."""
 TOGETHER = (
-    "tests/golden/test_golden.py",
     *("tests/reproduce/run/ray/test_pool.py", "tests/browser/test_pages.py"),
     *("tests/reproduce/commands/test_verify.py", "tests/reproduce/commands/test_evaluate.py"),
     *("tests/reproduce/commands/test_site.py", "tests/reproduce/judge/test_fingerprints.py"),
 )
-"""Files whose tests one process runs in turns: they share a process that trains, a cluster, a
-browser, a training, a site or what was read of all sources."""
+"""Files whose tests one process runs in turns: they share a cluster, a browser, a training, a site
+or what was read of all sources."""
 BY_CASE = ("tests/agents/test_contract.py",)
 """Files of whose tests one process runs those of a case: they share its training."""
-FIRST = (*TOGETHER, "tests/test_short_trainings.py", "tests/test_resume.py")
+FIRST = (
+    *TOGETHER,
+    *("tests/golden/test_golden.py", "tests/test_short_trainings.py", "tests/test_resume.py"),
+)
 """What takes longest, begun first: at the end no process is left with much."""
 
 CHECKED_CALLS = 2

@@ -1,40 +1,27 @@
-"""Run configurations with the agents that Python finds, and say what bytes they gave.
-
-A program of its own: `tests/golden/trees.py` starts it by its path, with another tree's root as
-`PYTHONPATH`, so that the same code asks any commit. It knows no more of an agent than `Config` and
-`train`. A line of standard input is `{"agent": ..., "tree": ..., "runs": {name: {"settings": ...,
-"cut": ...}}}`, its answer on standard output a checksum for every file, by name of the run; null if
-one failed, with the reason on standard error.
-"""
+"""Train configurations, and say what bytes they gave."""
 
 import contextlib
 import dataclasses
 import hashlib
 import importlib
+import io
 import json
 import math
-import os
-import sys
 import tempfile
-import time
-import traceback
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
 from torch import Tensor, nn
 
 from suite.record.recorder import Recorder
+from suite.settings.recorded import recorded_settings
+from tests.runs import Killed
 
 TABLES = ("episodes.csv", "evaluations.csv", "updates.csv")
 SEEDS_TOGETHER = ("sac", "sac_alf", "sac_discrete", "sac_value")
 """Agents that train several seeds in one process."""
-
-
-class Killed(BaseException):
-    """What ends a training in the middle."""
 
 
 class CutRecorder(Recorder):
@@ -68,12 +55,7 @@ def configure(agent: Any, settings: Mapping[str, Any]) -> Any:
     Settings are those of a record: younger ones are added, renamed ones renamed. So the bytes say
     what the code does under the same settings, whatever its presets are today.
     """
-    if settings.keys() != {field.name for field in dataclasses.fields(agent.Config)}:
-        from suite.settings.recorded import (
-            recorded_settings,  # older commits have none, and need none
-        )
-
-        settings = recorded_settings(agent.Config, settings)
+    settings = recorded_settings(agent.Config, settings)
     values = {name: tuple(v) if isinstance(v, list) else v for name, v in settings.items()}
     return agent.Config(**values)
 
@@ -147,39 +129,14 @@ def checksums(agent: Any, run: Mapping[str, Any]) -> dict[str, str]:
     return found
 
 
-def main() -> None:
-    """Do as each line of standard input says, and answer it by a line."""
-    os.fsync = lambda descriptor: None  # no power is lost here
-    torch.set_num_threads(1)
-    for line in sys.stdin:
-        order = json.loads(line)
-        agent = importlib.import_module(f"agents.{order['agent']}")
-        for module in (agent, sys.modules[Recorder.__module__]):
-            file = Path(str(module.__file__)).resolve()
-            if not file.is_relative_to(Path(order["tree"]).resolve()):
-                raise RuntimeError(f"{file} is not of the tree {order['tree']}")
-        answer = None
-        with contextlib.redirect_stdout(sys.stderr):
-            try:
-                answer = answers(agent, order["runs"])
-            except Exception:
-                traceback.print_exc()
-        print(json.dumps(answer), flush=True)
-
-
-def answers(agent: Any, runs: Mapping[str, Any]) -> dict[str, dict[str, str]]:
-    """Return the checksums of runs by their names."""
+def all_checksums(agent: str, runs: Mapping[str, Any]) -> dict[str, dict[str, str]]:
+    """Return the checksums of an agent's runs by their names."""
     found: dict[str, dict[str, str]] = {}
     for name, run in runs.items():
-        started = time.process_time()
         try:
-            found[name] = checksums(agent, run)
+            with contextlib.redirect_stdout(io.StringIO()):
+                found[name] = checksums(importlib.import_module(f"agents.{agent}"), run)
         except Exception as error:
             error.add_note(f"in the run {name!r}")
             raise
-        print(f"{name}: {time.process_time() - started:.1f} s of processor time")
     return found
-
-
-if __name__ == "__main__":
-    main()

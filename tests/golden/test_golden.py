@@ -2,7 +2,6 @@
 
 import importlib
 import types
-from collections.abc import Callable, Iterator
 from functools import cache
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
@@ -15,12 +14,13 @@ from suite.settings.recorded import WITHOUT_EFFECT
 from tests.golden import runner, trees
 from tests.golden.configurations import RUNS, configure
 
+pytestmark = pytest.mark.usefixtures("unchecked")
 
-@pytest.fixture(scope="module")
-def golden() -> Iterator[Callable[[str, str], dict[str, str]]]:
-    """Return what gives the checksums of an agent's golden run, which is trained once."""
-    with trees.Runner(trees.ROOT) as process:
-        yield cache(lambda agent, name: process.run(agent, trees.stored_runs(agent, [name]))[name])
+
+@cache
+def golden(agent: str, name: str) -> dict[str, str]:
+    """Return the checksums of an agent's golden run."""
+    return runner.all_checksums(agent, trees.stored_runs(agent, [name]))[name]
 
 
 FIRST = {agent: next(name for name, run in RUNS[agent].items() if run.cut) for agent in AGENTS}
@@ -35,9 +35,7 @@ FIRST = {agent: next(name for name, run in RUNS[agent].items() if run.cut) for a
         for name in RUNS[agent]
     ],
 )
-def test_a_run_has_the_bytes_of_its_agents_number(
-    agent: str, name: str, golden: Callable[[str, str], dict[str, str]]
-) -> None:
+def test_a_run_has_the_bytes_of_its_agents_number(agent: str, name: str) -> None:
     """Whatever is rewritten, every short run has the CSV files and the weights that it had."""
     trees.check_stored(agent)
     stored = trees.checksums(agent).get(name)
@@ -51,9 +49,7 @@ def test_a_run_has_the_bytes_of_its_agents_number(
 
 @pytest.mark.further  # tests/test_resume.py kills smaller runs
 @pytest.mark.parametrize("agent", AGENTS)
-def test_a_run_that_was_killed_has_the_bytes_of_one_that_was_not(
-    agent: str, golden: Callable[[str, str], dict[str, str]]
-) -> None:
+def test_a_run_that_was_killed_has_the_bytes_of_one_that_was_not(agent: str) -> None:
     """Nothing but the command decides: no kill, no seed trained before, no global generator."""
     cut = {name: each for name, each in trees.stored_runs(agent).items() if each["cut"]}
     name, order = max(cut.items(), key=lambda each: len(each[1]["settings"]["seeds"]))

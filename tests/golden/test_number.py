@@ -8,7 +8,7 @@ import pytest
 from suite.base import hardware
 from suite.base.errors import UsageError
 from tests.golden import __main__ as command_line
-from tests.golden import trees
+from tests.golden import runner, trees
 
 AGENT = "sac"
 
@@ -34,7 +34,7 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Project:
     """An agent with two short runs, whose checksums are stored for one processor."""
     project = Project()
     monkeypatch.setattr(trees, "STORED", tmp_path / "golden.json")
-    monkeypatch.setattr(trees.Runner, "run", lambda self, agent, runs: project.run(agent, runs))
+    monkeypatch.setattr(runner, "all_checksums", project.run)
     monkeypatch.setattr(trees, "machine", lambda: {"cpu": project.cpu})
     monkeypatch.setattr(trees, "todays_runs", lambda agent: dict(project.orders))
     monkeypatch.setattr(hardware, "sources", lambda agent: {"agents/sac.py": "sum"})
@@ -109,11 +109,3 @@ def test_a_processor_without_checksums_is_said(
     assert set(stored()[1]) == {"a processor", "another"}
     project.bytes["one"] = {"updates.csv": "7"}
     assert golden() == 1
-
-
-def test_another_tree_is_compared_under_any_number(project: Project) -> None:
-    """Nothing is stored, and an agent without a number can be compared, too."""
-    before = trees.STORED.read_text()
-    project.number = None
-    assert golden("--tree", ".") == 0
-    assert trees.STORED.read_text() == before

@@ -1,18 +1,12 @@
-"""Bytes of a tree's short runs, and the checksums that are stored of them."""
+"""Bytes of short runs, and the checksums that are stored of them."""
 
-import contextlib
 import dataclasses
-import functools
 import importlib
 import json
-import os
 import platform
-import subprocess
-import sys
-import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, Self
+from typing import Any
 
 import torch
 
@@ -22,9 +16,7 @@ from suite.base.files import write_atomically
 from suite.settings.recorded import recorded_settings
 from tests.golden.configurations import RUNS, configure
 
-HERE = Path(__file__).resolve().parent
-ROOT = HERE.parents[1]
-STORED = HERE / "golden.json"
+STORED = Path(__file__).with_name("golden.json")
 """By agent: its behaviour's number, the short runs with their settings, and the checksums that they
 have on machines of several kinds."""
 MISSING = "no checksums are stored for this processor and these versions of packages"
@@ -139,61 +131,6 @@ def store(agent: str, runs: Orders, ours: Checksums) -> None:
     write_atomically(STORED, json.dumps(content, indent=1).encode() + b"\n")
 
 
-class Runner:
-    """A process that runs what it is told with the code of one tree; it ends with the `with`.
-
-    Args:
-        tree: the root of a checkout.
-    """
-
-    def __init__(self, tree: Path) -> None:
-        self._tree, self._said = tree, tempfile.TemporaryFile()  # noqa: SIM115
-
-    @functools.cached_property
-    def _process(self) -> "subprocess.Popen[str]":
-        """The process, which takes seconds to start, from its first order on."""
-        fixed = dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"), "1")
-        fixed |= {"PYTHONPATH": str(self._tree), "CUDA_VISIBLE_DEVICES": ""}
-        return subprocess.Popen(
-            [sys.executable, "-P", str(HERE / "runner.py")],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=self._said,
-            text=True,
-            cwd=self._tree,
-            env=os.environ | fixed,
-        )
-
-    def run(self, agent: str, runs: Orders) -> Checksums:
-        """Return what an agent's runs give.
-
-        Raises:
-            RuntimeError: if one cannot be run, with the end of what was said.
-        """
-        assert self._process.stdin is not None
-        assert self._process.stdout is not None
-        order = {"agent": agent, "tree": str(self._tree), "runs": runs}
-        with contextlib.suppress(BrokenPipeError):
-            print(json.dumps(order), file=self._process.stdin, flush=True)
-        answer = self._process.stdout.readline()
-        if answer and (found := json.loads(answer)) is not None:
-            return found
-        if not answer:
-            self._process.wait()
-        self._said.seek(0)
-        said = self._said.read().decode(errors="replace")[-4_000:]
-        raise RuntimeError(f"{agent} does not run in {self._tree}:\n{said}")
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        if "_process" in vars(self):  # it was started
-            with contextlib.suppress(BrokenPipeError):
-                self._process.communicate()  # the end of its orders
-        self._said.close()
-
-
 def differences(theirs: Mapping[str, Any], ours: Mapping[str, Any]) -> list[str]:
     """Return a line for every run that gave other bytes: which, and in what."""
     lines: list[str] = []
@@ -201,7 +138,7 @@ def differences(theirs: Mapping[str, Any], ours: Mapping[str, Any]) -> list[str]
         before, after = theirs.get(name, {}), ours.get(name, {})
         files = [file for file in {**before, **after} if before.get(file) != after.get(file)]
         if not before or not after:
-            lines.append(f"{name}: only {'here' if after else 'there'}")
+            lines.append(f"{name}: only {'today' if after else 'before'}")
         elif files:
             lines.append(f"{name}: {', '.join(sorted(files))}")
     return lines
