@@ -71,7 +71,7 @@ test-all: $(VENV)/.tracking
 
 ## The long forms of the tests, and further forms of what other cases test; weekly.
 test-slow: venv
-	$(PYTEST) -m "further and not slow" $(BESIDE)
+	$(PYTEST) -m "further and not slow" --ignore tests/benchmarks/test_speed.py $(BESIDE)
 	$(PYTEST) -m slow
 
 ## The tests that need a GPU, then the speeds that agents reach there (30 minutes at most), which go

@@ -9,7 +9,7 @@ from reproduce.plan.grid import PUBLISHED
 from reproduce.plan.make import load_plan
 from reproduce.speed.workloads import WORKLOADS, build
 
-pytestmark = pytest.mark.further  # `make bench` runs them
+pytestmark = pytest.mark.further  # `make bench` alone runs them
 
 
 @pytest.mark.usefixtures("unchecked")

@@ -26,6 +26,7 @@ from suite.settings.presets import (
     read_source,
     replaced,
 )
+from tests.agents.trainings import UNROLL_AGENTS
 from tests.messages import refused
 
 ROOT = REFERENCES.parents[1]
@@ -316,7 +317,7 @@ LONGER_THAN_THE_RATE = {
 }
 
 
-@pytest.mark.parametrize("agent", AGENTS)
+@pytest.mark.parametrize("agent", UNROLL_AGENTS)
 def test_no_run_outlasts_its_learning_rate_by_default(agent: str) -> None:
     """What nobody asked for would be trained at rate 0; no budget does so at all."""
     presets = read_presets(agent, importlib.import_module(f"agents.{agent}").Config)
@@ -327,7 +328,7 @@ def test_no_run_outlasts_its_learning_rate_by_default(agent: str) -> None:
         ]
         if (agent, source) not in LONGER_THAN_THE_RATE:
             lengths.append(preset.config.env_steps)
-        horizon = getattr(preset.config, "learning_rate_decay_steps", 0)
+        horizon = preset.config.learning_rate_decay_steps
         assert not horizon or max(lengths) <= horizon, source
 
 
