@@ -53,7 +53,10 @@ class Policy:
         self.task, self.memory = task, memory
         self._spaces, self._decide = spaces, decide
         if spaces.continuous:
-            self._low, high = np.array([spaces.low, spaces.high], dtype=np.float32)
+            bounds = np.array([spaces.low, spaces.high], dtype=np.float64)
+            if not (abs(bounds) < 1e30).all():
+                raise ValueError("low and high must be finite")
+            self._low, high = bounds.astype(np.float32)
             self._half_range = (high - self._low) / 2
 
     def fits(self, spaces: Spaces) -> bool:
