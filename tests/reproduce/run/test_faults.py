@@ -10,12 +10,12 @@ import multiprocessing
 import os
 import platform
 import random
+import resource
 import shutil
-import subprocess
 import sys
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -327,29 +327,22 @@ def test_a_run_without_space_fails_and_says_so(tmp_path: Path, stand_in: StandIn
     assert tally(runs.status) == "2 planned = 1 finished + 1 failed"
 
 
-@pytest.fixture
-def small_disk(tmp_path: Path) -> Iterator[Path]:
-    """A file system of one mebibyte."""
-    folder = tmp_path / "disk"
-    folder.mkdir()
-    mount = ["mount", "-t", "tmpfs", "-o", "size=1m", "none", str(folder)]
-    if subprocess.run(mount, capture_output=True, check=False).returncode:
-        pytest.skip("mounting a small disk needs the rights of root")
-    yield folder
-    subprocess.run(["umount", "--lazy", str(folder)], check=True)
-
-
-def test_a_full_disk_ends_neither_others_nor_harness(small_disk: Path, stand_in: StandIn) -> None:
+def test_a_full_disk_ends_neither_others_nor_harness(tmp_path: Path, stand_in: StandIn) -> None:
     """Not even the failure can be written down, and still every planned run is accounted for."""
-    plan = pendulum(small_disk, [1, 2, 3], workers=1)
+    plan = pendulum(tmp_path, [1, 2, 3], workers=1)
     folder = record_run(plan, TASK, 1, {1000: 7.0})
-    fill = """
-with (folders[0] / "episodes.csv").open("wb", buffering=0) as file:
-    while True:
-        file.write(bytes(4096))
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    fill = f"""
+import resource
+for process in (0, {os.getpid()}):  # from now on neither it nor the harness can write a byte
+    resource.prlimit(process, resource.RLIMIT_FSIZE, (0, {limits[1]}))
+(folders[0] / "episodes.csv").write_text("row")
 """
     stand_in({2: fill, 3: FINISH})
-    board = launch(plan, ignore)
+    try:
+        board = launch(plan, ignore)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
     found = ends(board)
     assert found[1] == ("finished", "")
     assert found[2][1].startswith("no space: exit 1")
@@ -358,7 +351,6 @@ with (folders[0] / "episodes.csv").open("wb", buffering=0) as file:
     runs = recorded(plan, failures)["runs"]
     assert tally(runs.status) == "3 planned = 1 finished + 2 failed"
     assert read_table(folder / "evaluations.csv").mean_return.tolist() == [7.0]
-    (plan.directory / TASK / "seed-2" / "episodes.csv").unlink()
     stand_in({2: FINISH, 3: FINISH})
     assert launch(plan, ignore).count("finished") == 3
 
