@@ -43,7 +43,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Literal, NamedTuple
+from typing import Annotated, Any, Literal, NamedTuple
 
 import numpy as np
 import torch
@@ -70,6 +70,7 @@ from suite.settings.config import (
     Fraction,
     NotNegative,
     Positive,
+    Range,
     Rate,
     ReplayConfig,
     Whole,
@@ -234,7 +235,7 @@ class Config(ReplayConfig):
     std: Literal["fixed", "learned", "state_dependent"] = "fixed"
     """Deviation: fixed (the paper), a weight per dimension, or one output of the network for all
     dimensions (ChainerRL)."""
-    initial_std: Positive = 0.3
+    initial_std: Annotated[float, Range("[1e-6, 20]")] = 0.3
     """Standard deviation of actions in [-1, 1]; the one at the start if it is learned."""
     bounded_mean: bool = False
     """Whether a tanh keeps the policy's mean in [-1, 1] (ChainerRL)."""
