@@ -89,6 +89,7 @@ class Journal:
             self._recorder.restart_clock(content["clock"], restored[0])
         except BROKEN as error:
             raise self._unreadable(error) from None
+        snapshot.tensors.clear()  # a replay's may fill gigabytes
         self._saved_at = time.perf_counter()
         return restored
 

@@ -115,8 +115,10 @@ def test_a_run_goes_on_from_its_newest_checkpoint(task: str, stops: int, tmp_pat
             with (tmp_path / "cut" / "seed-1" / name).open("ab") as file:
                 file.write(b"60,1")
     again = Run(tmp_path / "cut", task=task)
-    assert (again.recorder.snapshot is None) == (stops < SAVES[0])
+    snapshot = again.recorder.snapshot
+    assert (snapshot is None) == (stops < SAVES[0])
     assert np.array_equal(np.array(again.play()), np.array(whole))
+    assert snapshot is None or not snapshot.tensors  # no second copy stays in memory
     assert repeatable(tmp_path / "cut") == repeatable(tmp_path / "whole")
 
 
