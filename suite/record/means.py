@@ -11,7 +11,7 @@ import torch
 class Means:
     """Running means of an agent's diagnostics, torch tensors `[S]` by name.
 
-    They stay on their device until the log interval ends: one transfer from a GPU for all.
+    They stay on their device until the log interval ends.
     """
 
     def __init__(self) -> None:
