@@ -279,15 +279,6 @@ class ActorCritic(PolicyNetwork):
         self.actor = trunk([policy_head, q_head] if shared else [policy_head])
         self.critic = None if shared else trunk([q_head])
 
-    def forward(
-        self, obs: Float[Tensor, "B ..."]
-    ) -> tuple[Float[Tensor, "B A"], Float[Tensor, "B A"]]:
-        """Return logits and Q of every action of a feed-forward network."""
-        outputs = self.actor(obs)
-        if self.critic is None:
-            return outputs[:, : self.num_outputs], outputs[:, self.num_outputs :]
-        return outputs, self.critic(obs)
-
     def unroll(
         self, batch: Transitions, memory: Float[Tensor, "N M"] | None
     ) -> tuple[Float[Tensor, "T1 N A"], Float[Tensor, "T1 N A"]]:

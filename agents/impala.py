@@ -367,13 +367,6 @@ class ActorCritic(PolicyNetwork):
             initial = torch.full((spaces.num_outputs,), config.initial_log_std)
             self.log_stds = nn.Parameter(initial)
 
-    def forward(
-        self, obs: Float[Tensor, "B ..."]
-    ) -> tuple[Float[Tensor, "B A"], Float[Tensor, " B"]]:
-        """Return logits (or means of continuous actions) and values of a feed-forward network."""
-        outputs = self.actor(obs)
-        return outputs[:, :-1], outputs[:, -1]
-
     def unroll(
         self, batch: Transitions, memory: Float[Tensor, "N M"] | None
     ) -> tuple[Float[Tensor, "T1 N A"], Float[Tensor, "T1 N"]]:

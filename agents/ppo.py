@@ -232,15 +232,6 @@ class ActorCritic(PolicyNetwork):
             initial = torch.full((spaces.num_outputs,), config.initial_log_std)
             self.log_stds = nn.Parameter(initial)
 
-    def forward(
-        self, obs: Float[Tensor, "B ..."]
-    ) -> tuple[Float[Tensor, "B A"], Float[Tensor, " B"]]:
-        """Return logits (or means of continuous actions) and values; not with an LSTM."""
-        outputs = self.actor(obs)
-        if self.critic is None:
-            return outputs[:, :-1], outputs[:, -1]
-        return outputs, self.critic(obs).squeeze(1)
-
     def unroll(
         self, obs: Float[Tensor, "R N ..."], memory: Float[Tensor, "N M"], past: Sequence[Tensor]
     ) -> tuple[Float[Tensor, "R N A"], Float[Tensor, "R N"]]:

@@ -22,6 +22,7 @@ from tests.agents.trainings import (
     check_update,
     doubled,
     module_of,
+    outputs_of,
     random_transitions,
     tiny,
     train,
@@ -132,7 +133,7 @@ def slow_outputs(network: Any, average: Any, batch: Any, memory: Tensor) -> list
         ours, theirs = (slow_unroll(each, None, memory, batch) for each in (network.actor, average))
         return [*ours.chunk(2, -1), theirs.chunk(2, -1)[0]]
     obs = batch.obs.flatten(0, 1)
-    logits, q_values = network(obs)
+    logits, q_values = outputs_of(network, obs)
     outputs = logits, q_values, average(obs)[:, : logits.shape[-1]]
     return [each.unflatten(0, (-1, num_envs)) for each in outputs]
 

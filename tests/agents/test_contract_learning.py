@@ -26,6 +26,7 @@ from tests.agents.trainings import (
     VARIANTS,
     learned,
     module_of,
+    outputs_of,
     random_transitions,
     table,
     tiny,
@@ -37,7 +38,7 @@ from tests.scripted import ScriptedEnv
 
 
 def expected_q_value(learner: Any) -> Tensor:
-    logits, q_values = learner.network(torch.zeros(1, 1))
+    logits, q_values = outputs_of(learner.network, torch.zeros(1, 1))
     return (logits.softmax(-1) * q_values).sum()
 
 
@@ -85,11 +86,11 @@ WORTH: dict[str, tuple[dict[str, Any], Callable[[Any], Tensor]]] = {
         SMALL
         | {"env_steps": 2_000, "num_epochs": 4}
         | {"learning_rate": 5e-3, "learning_rate_decay_steps": 2_000},
-        lambda learner: learner.network(torch.zeros(1, 1))[1],
+        lambda learner: outputs_of(learner.network, torch.zeros(1, 1))[1],
     ),
     "impala": (
         FAST | {"learning_rate": 6e-3, "loss_reduction": "mean"},
-        lambda learner: learner.network(torch.zeros(1, 1))[1],
+        lambda learner: outputs_of(learner.network, torch.zeros(1, 1))[1],
     ),
     "acer": (
         SMALL | {"env_steps": 2_800} | {"learning_rate": 5e-3, "learning_rate_decay_steps": 2_800},
@@ -325,10 +326,12 @@ def test_the_protocol_reaches_the_simulator(agent: str, tmp_path: Path) -> None:
     policy = agents.load_policy(recorder.seed_directories[0])
     assert policy.task.protocol == "sticky"
     frames = np.random.default_rng(0).integers(0, 256, (64, 4, 84, 84)).astype(np.uint8)
-    prepared, of_critics = prepare(frames, CPU), agent == "sac_discrete"
+    prepared = prepare(frames, CPU)
     with torch.no_grad():
-        outputs = learner.actor(prepared[None]) if of_critics else learner.network(prepared)
-    logits = outputs[0][0] if of_critics else outputs[0]
+        if agent == "sac_discrete":
+            logits = learner.actor(prepared[None])[0, 0]
+        else:
+            logits = outputs_of(learner.network, prepared)[0]
     assert logits.shape == (64, 18)
     assert policy.act(frames).tolist() == logits.argmax(-1).tolist()
 

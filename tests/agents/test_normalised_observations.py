@@ -13,7 +13,7 @@ from torch import Tensor
 from agents import load_policy
 from suite.envs.vector_env import Step, VectorEnv
 from suite.evaluation import evaluate
-from tests.agents.trainings import module_of, tiny, train
+from tests.agents.trainings import module_of, outputs_of, tiny, train
 
 ONLINE = {"replay_ratio": 0.0, "replay_start": 0, "online_updates": True}
 FRAMES: dict[str, Any] = {
@@ -26,12 +26,12 @@ STANDARDISED: dict[str, Any] = {
     "env_steps": 120,
 }
 CASES: dict[str, tuple[dict[str, Any], Callable[[Any, Tensor], Tensor]]] = {
-    "a2c": ({}, lambda network, obs: network(obs)[0]),
-    "impala": ({}, lambda network, obs: network(obs)[0]),
-    "acer": (ONLINE, lambda network, obs: network(obs)[0]),
+    "a2c": ({}, lambda network, obs: outputs_of(network, obs)[0]),
+    "impala": ({}, lambda network, obs: outputs_of(network, obs)[0]),
+    "acer": (ONLINE, lambda network, obs: outputs_of(network, obs)[0]),
     "acer_continuous": (ONLINE, lambda network, obs: network.policy(obs).means),
-    "a2c, frames": (FRAMES, lambda network, obs: network(obs)[0]),
-    "acer, frames": ({**ONLINE, **FRAMES}, lambda network, obs: network(obs)[0]),
+    "a2c, frames": (FRAMES, lambda network, obs: outputs_of(network, obs)[0]),
+    "acer, frames": ({**ONLINE, **FRAMES}, lambda network, obs: outputs_of(network, obs)[0]),
 }
 """By agent: settings, and how a network turns observations into modes or logits."""
 

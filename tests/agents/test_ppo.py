@@ -17,6 +17,7 @@ from tests.agents.trainings import (
     CPU,
     SWINGING,
     doubled,
+    outputs_of,
     random_transitions,
     table,
     tiny,
@@ -52,7 +53,8 @@ def sb3_loss(
     obs, actions = rows.obs.flatten(0, 1)[kept], rows.actions.flatten(0, 1)[kept]
     old, returns = rows.log_probs.flatten()[kept], rows.returns.flatten()[kept]
     advantages = rows.advantages.flatten()[kept]
-    outputs, values = network(obs)
+    outputs, values = outputs_of(network, obs)
+    values = values.squeeze(1)
     if network.log_stds is None:
         policy: Any = torch.distributions.Categorical(logits=outputs)
         log_probs, entropies = policy.log_prob(actions), policy.entropy()
@@ -140,7 +142,7 @@ def test_what_acted_is_judged_in_float64(how: str, gae_lambda: float) -> None:
     rows = ppo.with_advantages(learner, config, batch, learner.network.actor.begin(4))
     exact = doubled(batch)
     with torch.no_grad():
-        heads = learner.network(batch.obs.flatten(0, 1))[1].unflatten(0, batch.obs.shape[:2])
+        heads = outputs_of(learner.network, batch.obs.flatten(0, 1))[1].view(batch.obs.shape[:2])
     values = heads.double() * unit
     for n in range(4):
         for t in range(8):

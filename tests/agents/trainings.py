@@ -120,6 +120,13 @@ def watch(module: Any, monkeypatch: pytest.MonkeyPatch) -> list[tuple[Any, ...]]
     return seen
 
 
+def outputs_of(network: Any, obs: Tensor) -> tuple[Tensor, Tensor]:
+    """Return outputs of policy and critic on observations `[B, *obs]`, without an LSTM."""
+    outputs, critic = network.actor(obs), getattr(network, "critic", None)
+    policy, rest = outputs[:, : network.num_outputs], outputs[:, network.num_outputs :]
+    return policy, rest if critic is None else critic(obs)
+
+
 def table(recorder: Recorder, name: str, seed: int = 0) -> pd.DataFrame:
     """Return a table that a run has written."""
     return pd.read_csv(recorder.seed_directories[seed] / name)
