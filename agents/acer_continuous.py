@@ -543,8 +543,7 @@ def train(config: Config, recorder: Recorder) -> Learner:
     names = ("action noise", "replay", "replay counts", "policy samples")
     streams = [*map(session.stream, names)]
     action_stream, replay_stream, count_stream, sample_stream = streams
-    state = {"streams": streams, "behaviour": replay.behaviour}
-    state |= {"memory": actor.memory} if config.lstm_size else {}
+    state = {"streams": streams, "behaviour": replay.behaviour, "memory": actor.memory}
     replay.put_first_obs(session.obs)
     session.begin(learner, player, partial(update, learner, config), state, store)
     obs = replay.read_obs(session.obs, session.are_new)  # [N, O]
