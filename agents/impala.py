@@ -37,6 +37,7 @@ Deviations from the paper, and details it leaves open (the authors' code: scalab
    acting policy began the unroll.
 """
 
+import copy
 import math
 import sys
 from collections.abc import Mapping, Sequence
@@ -387,15 +388,10 @@ class Learner:
     not normalised."""
 
 
-def make_network(config: Config, spaces: Spaces, device: torch.device) -> ActorCritic:
-    """Draw the initial network of the only seed of `config` from its own stream."""
-    (seed,) = config.seeds
-    return ActorCritic(config, spaces, stream(seed, "initial weights")).to(device)
-
-
 def make_learner(config: Config, spaces: Spaces, device: torch.device) -> Learner:
-    """Return the initial network with its optimiser."""
-    network = make_network(config, spaces, device)
+    """Draw the initial weights of the only seed of `config` from its own stream."""
+    (seed,) = config.seeds
+    network = ActorCritic(config, spaces, stream(seed, "initial weights")).to(device)
     weights = FlatWeights(network)
     optimiser = Adam(weights) if config.optimiser == "adam" else RMSprop(weights, config)
     obs_moments = RunningMoments(spaces.obs_shape) if config.normalise_observations else None
@@ -513,7 +509,7 @@ def train(config: Config, recorder: Recorder) -> Learner:
         num_unrolls = session.num_updates // config.num_minibatches
         return describe(rows, learning_rate, min(num_unrolls - 1, lag))
 
-    network = make_network(config, session.env.spaces, session.device)
+    network = copy.deepcopy(learner.network)
     lag, frame_factor = config.policy_lag, 1 / config.frame_divisor
     with worker_thread() as thread:
         collector = Collector(

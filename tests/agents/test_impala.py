@@ -164,7 +164,7 @@ def test_the_lag_is_exactly_what_is_asked(
     _, recorder = train(replace(TINY, policy_lag=policy_lag), tmp_path)
     count = len(trace.unrolls)
     assert count >= 20
-    network = impala.make_network(TINY, Spaces((4,), 2), CPU)
+    network = impala.make_learner(TINY, Spaces((4,), 2), CPU).network
     for k in range(count):
         matches = []
         for version in (k - policy_lag, k - policy_lag + 1):
