@@ -343,11 +343,7 @@ def load(weights: Mapping[str, Tensor], description: Mapping[str, Any]) -> Polic
 
 
 def train(config: Config, recorder: Recorder) -> Learner:
-    """Train every seed of `config` to its last step; return the learner.
-
-    Raises:
-        UsageError: for a missing GPU.
-    """
+    """Train every seed of `config` to its last step; return the learner."""
     session = Session(config, recorder, reset="same_step")
     (obs_size,), (action_size,) = session.env.obs_shape, session.env.action_shape
     learner = make_learner(config, obs_size, action_size, session.device)

@@ -96,12 +96,12 @@ from suite.base.errors import UsageError, check_shape, require
 from suite.base.noise import choose, noise_or_none, normal
 from suite.base.randomness import stream
 from suite.envs.vector_env import Spaces, Step
-from suite.nets import truncated_normal
+from suite.nets.gaussian import truncated_log_density
 from suite.nets.perceptrons import Perceptron, Stack, weight_norms
 from suite.nets.recurrence import StackMemory
 from suite.priorities import PriorityDraws
 from suite.record.recorder import Recorder
-from suite.replay import Batch, HistoryReplay, row_bytes
+from suite.replay import Batch, HistoryReplay
 from suite.resume.checkpoint import Policy, config_of, for_one_seed
 from suite.session import Session, train_together
 from suite.settings.command_line import run_main
@@ -134,8 +134,8 @@ def same_action_log_probs(actions: SBA, previous: Previous, probability: float, 
     """
     centres, is_first = previous[..., :-1], previous[..., -1:] > 0
     sharp_weights = torch.where(is_first, 0.0, probability)
-    flat = truncated_normal.log_density(actions, torch.zeros_like(centres), 2.0)
-    sharp = truncated_normal.log_density(actions, centres, 2.0 * noise)
+    flat = truncated_log_density(actions, torch.zeros_like(centres), 2.0)
+    sharp = truncated_log_density(actions, centres, 2.0 * noise)
     weighted = (torch.log1p(-sharp_weights) + flat, sharp_weights.log() + sharp)
     return torch.logaddexp(*weighted).sum(-1)
 
@@ -290,9 +290,9 @@ class Config(sac.Config):
     @property
     def memory_bytes(self) -> int:
         """Return the bytes of one seed's replay."""
-        task, num_parts = self.find_task(), self.num_parts
-        widths = (task.obs_size, task.action_size + bool(task.num_actions))
-        return self.replay_size * row_bytes(*widths, num_parts + task.action_size + 1)
+        task = self.find_task()
+        further = bool(task.num_actions) + self.num_parts + task.action_size + 1
+        return super().memory_bytes + 4 * self.replay_size * further
 
 
 PRESETS = read_presets("sac_alf", Config)

@@ -50,7 +50,7 @@ class Replay:
         self.size = self._next = 0
         self._obs_size, self._action_size, self._num_envs = obs_size, action_size, num_envs
         self._extra_size = extra_size
-        width = _width(obs_size, action_size, extra_size)
+        width = 2 * obs_size + action_size + 2 + extra_size
         self._rows = torch.empty(num_seeds, self.capacity, width, device=device)
         self._first_rows = torch.arange(num_seeds, device=device)[:, None] * self.capacity
 
@@ -158,12 +158,3 @@ class HistoryReplay(Replay):
             counts.append(counts[-1] & ~is_first & ~is_newest)
             steps.append(torch.where(counts[-1], following, steps[-1]))
         return self.batch(torch.cat(steps, 1)), torch.stack(counts, 1).float()
-
-
-def row_bytes(obs_size: int, action_size: int, extra_size: int = 0) -> int:
-    """Return the bytes of one stored transition."""
-    return 4 * _width(obs_size, action_size, extra_size)
-
-
-def _width(obs_size: int, action_size: int, extra_size: int) -> int:
-    return 2 * obs_size + action_size + 2 + extra_size

@@ -1,4 +1,4 @@
-"""Diagonal Gaussians in closed form: densities, divergences and their gradients by statistics."""
+"""Gaussians in closed form: densities, divergences and their gradients by statistics."""
 
 import math
 from typing import NamedTuple
@@ -36,6 +36,18 @@ class Gaussian(NamedTuple):
         inverses = torch.exp(-self.log_stds)
         standardised = (actions - self.means) * inverses
         return torch.cat([standardised * inverses, standardised.square() - 1], -1)
+
+
+def truncated_log_density(
+    values: Float[Tensor, "*B"], centres: Float[Tensor, "*B"], std: float
+) -> Float[Tensor, "*B"]:
+    """Return the log-density of values in [-1, 1] under normals that are cut off outside.
+
+    Means and deviation are those before the cut; the rest adds up to 1.
+    """
+    within = torch.special.ndtr((1 - centres) / std) - torch.special.ndtr((-1 - centres) / std)
+    normaliser = math.log(std) + _HALF_LOG_2_PI
+    return -0.5 * ((values - centres) / std).square() - normaliser - within.log()
 
 
 def divergences(average: Gaussian, policy: Gaussian) -> Float[Tensor, "*B"]:
