@@ -90,10 +90,6 @@ class Session:
         passes = env_steps // interval > (env_steps - gained) // interval
         return last or (env_steps > 0 and passes)
 
-    def log_is_due(self, env_steps: int, gained: int) -> bool:
-        """Return whether it is time for a row of `updates.csv`."""
-        return self.is_due(self._config.log_interval, env_steps, gained)
-
     def evaluate_if_due(
         self,
         env_steps: int,
@@ -218,7 +214,7 @@ class Session:
         if self._has_stepped and self._journal.is_due(at_end=not goes_on):
             self._journal.save(steps, self.num_updates)
         self.evaluate_if_due(steps, gained, policy, weights_of, memory)
-        if self.log_is_due(steps, gained):
+        if self.is_due(self._config.log_interval, steps, gained):
             metrics = self._means.read()
             checks = {name: each.detach().cpu().numpy() for name, each in health().items()}
             weight_norm = checks.pop("weight_norm")

@@ -126,7 +126,7 @@ class UnrollSession:
             self._journal.save(*numbers)
         gained, player = self.env_steps - self.first_step, self._player
         self._session.evaluate_if_due(self.env_steps, gained, player, player.weights, player.memory)
-        if self._session.log_is_due(self.env_steps, gained):
+        if self._session.is_due(self._config.log_interval, self.env_steps, gained):
             columns = describe(self._means.read(), self.learning_rate)
             norm = self._learner.optimiser.weights.norm()
             checks = {"reward": np.array([self._reward_sum]), "weight_norm": np.array([norm])}

@@ -90,14 +90,10 @@ class RewardScale:
         self._gamma, self._clip = gamma, clip
         self._sums, self._moments = np.zeros(num_envs), RunningMoments(())
 
-    def __call__(self, rewards: np.ndarray, valid: np.ndarray, dones: np.ndarray) -> np.ndarray:
-        """Update the scale with one step's rewards `[N]`; return them divided and clipped."""
-        self._sums = self._sums * self._gamma + rewards
-        self._moments.add(self._sums[valid])
-        self._sums[dones] = 0.0
-        scaled = rewards / np.sqrt(self._moments.variance + 1e-8)
-        return np.clip(scaled, -self._clip, self._clip)
-
     def of(self, step: Step) -> Step:
-        """Return a vector step of one seed with its rewards divided and clipped."""
-        return step._replace(rewards=self(step.rewards[0], step.valid[0], step.ends[0])[None])
+        """Update the scale with one seed's step; return it, its rewards divided and clipped."""
+        self._sums = self._sums * self._gamma + step.rewards[0]
+        self._moments.add(self._sums[step.valid[0]])
+        self._sums[step.ends[0]] = 0.0
+        scaled = step.rewards / np.sqrt(self._moments.variance + 1e-8)
+        return step._replace(rewards=np.clip(scaled, -self._clip, self._clip))

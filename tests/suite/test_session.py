@@ -75,7 +75,7 @@ def test_each_multiple_is_met_once_and_the_last_stride_always(
         env_steps += gained
         steps.append(env_steps)
         ours.evaluate_if_due(env_steps, gained, lambda obs, generators: obs, weights_of)
-        if ours.log_is_due(env_steps, gained):
+        if ours.is_due(config.log_interval, env_steps, gained):
             logged.append(len(steps) - 1)
     assert steps[-1] <= 100 < steps[-1] + stride
     assert set(logged) == first_at_or_beyond(config.log_interval, steps)
