@@ -9,6 +9,7 @@ import copy
 import time
 from collections import deque
 from concurrent.futures import Executor, Future
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
@@ -17,7 +18,6 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from suite.base.hardware import on_queue
 from suite.envs.vector_env import Step
 from suite.nets.moments import RunningMoments
 from suite.nets.optimisers import FlatWeights
@@ -126,7 +126,9 @@ class Collector:
         idle, clock = time.perf_counter() - self._finished_at, Stopwatch()
         env, unroll, log_stds = self._env, experience.unroll, self.network.log_stds
         experience.log_stds, experience.steps = None if log_stds is None else log_stds.clone(), []
-        with on_queue(self._queue):
+        if self._queue is not None:  # leaving it would wake GPU 0, on which a thread begins
+            torch.cuda.set_device(self._queue.device)
+        with nullcontext() if self._queue is None else torch.cuda.stream(self._queue):
             noise = self.network.draw_noise(self._stream, unroll.shape)
             obs = unroll.obs[0].copy_(self._obs)
             experience.memory.copy_(self.actor.memory)

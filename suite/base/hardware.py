@@ -10,7 +10,7 @@ import platform
 import re
 import subprocess
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from functools import cache, lru_cache
 from importlib import metadata
@@ -147,22 +147,6 @@ def use_device(name: str, *, tf32: bool = False) -> Any:
     if device.index is not None:  # otherwise it is torch's own first choice
         torch.cuda.set_device(device)
     return device
-
-
-@contextlib.contextmanager
-def on_queue(queue: Any) -> Iterator[None]:
-    """Send this thread's work to a queue of a GPU, a `torch.cuda.Stream`; None: there is no GPU.
-
-    A thread begins on GPU 0, which leaving a queue of another one would wake: so it moves there.
-    """
-    if queue is None:
-        yield
-        return
-    import torch
-
-    torch.cuda.set_device(queue.device)
-    with torch.cuda.stream(queue):
-        yield
 
 
 def use_threads(num_threads: int) -> None:
