@@ -9,7 +9,7 @@ published run may be left out: its sums are then comments, by which a copy can s
 import errno
 import hashlib
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from functools import lru_cache
 from pathlib import Path
 
@@ -43,16 +43,16 @@ def write_manifest(folder: Path, record: bytes) -> None:
 
 def damage(folder: Path) -> str:
     """Return the names of a run's files that differ from its manifest; empty if none does."""
-    return ", ".join(_damaged(folder))
-
-
-def sums(folder: Path) -> Mapping[str, str]:
-    """Return the SHA-256 of every existing file that a manifest covers, by name, as they are now.
-
-    They are in hexadecimal digits, or `UNREADABLE`.
-    """
+    stored = LEFT_OUT.sub(b"", _read(folder / MANIFEST))
     names = (*COVERED, *(f"{name}.xz" for name in COVERED))
-    return _known_sums(folder, tuple(stamp(folder / name) for name in names))
+    now = _known_sums(folder, tuple(stamp(folder / name) for name in names))
+    if stored == _render(now):
+        return ""
+    lines = stored.decode(errors="replace").split("\n")
+    said = {name: line for line in lines for name in COVERED if line.endswith(f"  {name}")}
+    found = {name: f"{digest}  {name}" for name, digest in now.items()}
+    changed = [name for name in COVERED if said.get(name) != found.get(name)]
+    return ", ".join(changed or [MANIFEST])
 
 
 def leave_out_policy(folder: Path) -> None:
@@ -68,17 +68,6 @@ def leave_out_policy(folder: Path) -> None:
         (folder / name).unlink(missing_ok=True)
 
 
-def _damaged(folder: Path) -> Sequence[str]:
-    stored, now = LEFT_OUT.sub(b"", _read(folder / MANIFEST)), sums(folder)
-    if stored == _render(now):
-        return ()
-    lines = stored.decode(errors="replace").split("\n")
-    said = {name: line for line in lines for name in COVERED if line.endswith(f"  {name}")}
-    found = {name: f"{digest}  {name}" for name, digest in now.items()}
-    changed = [name for name in COVERED if said.get(name) != found.get(name)]
-    return changed or (MANIFEST,)
-
-
 def _read(path: Path) -> bytes:
     """Return the content of a manifest."""
     with open_regular(path) as file:
@@ -91,6 +80,7 @@ def _known_sums(folder: Path, stamps: tuple[object, ...]) -> Mapping[str, str]:
 
 
 def _sums(folder: Path) -> dict[str, str]:
+    """Return the SHA-256 of every existing file that a manifest covers, or `UNREADABLE`."""
     found: dict[str, str] = {}
     for name in COVERED:
         try:
