@@ -112,12 +112,6 @@ class Preset(Generic[ConfigT]):
     seeds_together: bool = False
     """Whether one process trains several seeds at once; a GPU then gets a task's seeds together."""
 
-    def __post_init__(self) -> None:
-        """Refuse a configuration whose protocol differs from the preset's."""
-        trained = getattr(self.config, "protocol", self.protocol)
-        rule = f"the configuration's protocol must be the preset's {self.protocol!r}"
-        require(self.protocol in ("", trained), rule, trained)
-
 
 @dataclass(frozen=True, kw_only=True)
 class Data:
