@@ -45,25 +45,23 @@ class Updates:
         self.ahead: list[Draw] = []
         """What the next update draws, if it has been drawn; a checkpoint needs it."""
         self._number = self._until = self._size = 0
-        self._waits: Draw | None = None
 
     def begin(self, number: int, until: int) -> None:
         """Make updates `number` to `until` - 1, up to the first that draws rows of this step."""
         self._number, self._until = number, until
         self._size, first_new = self._replay.coming
-        while not self._late and self._waits is None and self._number < until:
+        while not self._late and self._number < until:
             draw = self._next_draw()
-            if draw.last_row < first_new:
-                self._make(draw)
-            else:
-                self._waits = draw
+            if draw.last_row >= first_new:
+                self.ahead.append(draw)
+                break
+            self._make(draw)
         self._draw_ahead()
 
     def finish(self) -> int:
         """Make the others, now that the step is stored; return the number of the next update."""
         while self._number < self._until:
-            draw, self._waits = self._waits, None
-            self._make(draw or self._next_draw())
+            self._make(self._next_draw())
         self._draw_ahead()
         return self._number
 
