@@ -108,9 +108,11 @@ class Session:
             return
         episode_returns = self.score(env_steps, act, memory)
         recorder.evaluation(env_steps, episode_returns)
-        if best is not None:
-            for i in recorder.active:
-                best.offer(i, env_steps, episode_returns[i].mean().item(), weights_of)
+        for i in recorder.active if best else ():
+            kept, mean = best[i], episode_returns[i].mean().item()
+            if kept is None or mean > kept["mean_return"]:  # training goes on with the tensors
+                weights = {name: w.detach().cpu().clone() for name, w in weights_of(i).items()}
+                best[i] = {"env_steps": env_steps, "mean_return": mean, "weights": weights}
         recorder.clock.lap("evaluation")
 
     def score(
@@ -187,7 +189,7 @@ class Session:
             state["draws ahead"] = self._updates.ahead
         self._journal = Journal(self._recorder, self.env, state)
         obs = self.env.reset()
-        for step, actions in self._journal.past():
+        for step, actions in self._journal.past:
             store(obs, actions, step)
             obs = step.obs
         self.env_steps, self.num_updates = self._journal.resume(0, 0)
@@ -292,7 +294,7 @@ class Session:
         for i in self._recorder.active:
             folder = self._recorder.seed_directories[i]
             save_policy(folder, weights_of(i), description)
-            if best is not None and (kept := best.kept[i]):
+            if best and (kept := best[i]):
                 (folder / BEST).mkdir(exist_ok=True)
                 facts = {name: kept[name] for name in ("env_steps", "mean_return")}
                 save_policy(folder / BEST, kept["weights"], description | facts)

@@ -107,7 +107,7 @@ class UnrollSession:
         self._update = as_graph(update, learner, self._config, self.device)
         state = {"learner": learner, "means": self._means, **state}
         self._journal = Journal(self._recorder, self.env, state)
-        for step, actions in self._journal.past():
+        for step, actions in self._journal.past:
             if store is not None:
                 store(actions[0], None, step)
         numbers = self._journal.resume(0, 0, 0, 0.0)

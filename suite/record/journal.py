@@ -44,7 +44,7 @@ class Journal:
     """
 
     def __init__(self, recorder: Recorder, env: Any, state: Mapping[str, Any]) -> None:
-        best = {} if recorder.best is None else {"best": recorder.best}
+        best = {"best": recorder.best} if recorder.best else {}
         self._recorder, self._env, self._state = recorder, env, {**state, **best}
         self._folder = recorder.checkpoint_directory
         self._path = self._folder / ACTIONS
@@ -55,22 +55,16 @@ class Journal:
         self._pending = bytearray()
         self._num_bytes, self._sum = 0, hashlib.sha256()
         self._saved_at = time.perf_counter()
-        self._past = self._replay()
-
-    def past(self) -> Iterator[tuple[Step, np.ndarray]]:
-        """Play the recorded steps into the environments; a new run has none.
-
-        Yields:
-            each step's outcome, and its actions, `[S, N, ...]`.
-        """
-        return self._past
+        self.past = self._replay()
+        """Plays the recorded steps into the environments; a new run has none. Yields each step's
+        outcome, and its actions, `[S, N, ...]`."""
 
     def resume(self, *numbers: int | float) -> tuple[Any, ...]:
         """Play the rest of the past, restore the state, return the numbers that `save` was given.
 
         In a new run these are the arguments, their initial values.
         """
-        for _ in self._past:
+        for _ in self.past:
             pass
         snapshot = self._recorder.snapshot
         if snapshot is None:

@@ -24,7 +24,6 @@ from suite.base import hardware
 from suite.base.errors import UsageError
 from suite.base.files import CHECKPOINT, check_inside, open_inside, remove_torn
 from suite.envs.vector_env import Step
-from suite.record.best import BestPolicies
 from suite.record.clock import Clock
 from suite.record.manifest import FILES
 from suite.record.records import SCHEMA_VERSION
@@ -72,8 +71,9 @@ class Recorder:
         """The agent's name."""
         self.checkpoint_seconds = checkpoint_seconds
         self.keeps_checkpoint = keeps_checkpoint
-        self.best = BestPolicies(len(seeds)) if keeps_best else None
-        """The policies of the best evaluations so far; None: they are not kept."""
+        self.best: list[dict[str, Any] | None] = [None] * len(seeds) if keeps_best else []
+        """Each seed's best evaluation so far, a part of the run's state: `env_steps`, `mean_return`
+        and the policy's `weights`; None before the first. Empty: they are not kept."""
         self.is_stopping = False
         """Whether training is to end after its next checkpoint; see `suite/record/journal.py`."""
         self.clock = Clock()

@@ -5,6 +5,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
@@ -12,9 +13,10 @@ from agents import a2c, impala, sac, sac_alf
 from reproduce import __main__ as command_line
 from reproduce.commands.evaluate import evaluate_run
 from suite.base.errors import UsageError
-from suite.record.best import BestPolicies
 from suite.record.manifest import BEST, leave_out_policy
+from suite.record.recorder import Recorder
 from suite.record.records import read_record
+from suite.session import Session
 from tests.flags import flags
 
 SHORT = {
@@ -53,13 +55,18 @@ def test_the_best_policy_is_the_one_that_scored_best(agent: Any, tmp_path: Path)
         assert score.returns.tolist() == [float(row["return_0"]), float(row["return_1"])]
 
 
-def test_of_equals_the_first_is_kept_and_no_later_update_touches_it() -> None:
-    """A copy: training goes on with the tensors that were offered."""
-    best, weights = BestPolicies(1), torch.zeros(2)
-    for env_steps, score in ((10, 1.0), (20, 3.0), (30, 3.0), (40, 2.0)):
-        weights += 1
-        best.offer(0, env_steps, score, lambda _: {"w": weights})  # noqa: B023
-    (kept,) = best.kept
+def test_of_equals_the_first_is_kept_and_no_later_update_touches_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A copy: training goes on with the tensors that scored."""
+    config = a2c.Config(**{**SHORT, **UNROLLS, "task": "CartPole-v1", "evaluation_interval": 10})
+    recorder = Recorder(tmp_path, {"agent": "a2c"}, config.seeds, keeps_best=True)
+    session, weights, scores = Session(config, recorder), torch.zeros(2), iter([1.0, 3.0, 3.0, 2.0])
+    monkeypatch.setattr(session, "score", lambda *_: np.full((1, 1), next(scores)))
+    for env_steps in (10, 20, 30, 40):
+        weights.add_(1)
+        session.evaluate_if_due(env_steps, 10, lambda obs, _: obs, lambda _: {"w": weights})
+    (kept,) = recorder.best
     assert kept is not None
     assert (kept["env_steps"], kept["mean_return"]) == (20, 3.0)
     assert kept["weights"]["w"].tolist() == [2.0, 2.0]

@@ -56,7 +56,7 @@ class Run:
     def play(self, stops: int = ENDS, diverges: int = -1) -> list[np.ndarray]:
         """Go on until a step; return the actions of all steps since the start."""
         self.env.reset()
-        self.past = [actions for _, actions in self.journal.past()]
+        self.past = [actions for _, actions in self.journal.past]
         (env_steps,) = self.journal.resume(0)
         while env_steps < ENDS:
             if env_steps == stops:
@@ -335,7 +335,7 @@ def test_time_goes_on_where_the_checkpoint_was_made(
         return env_step(actions)
 
     again.env.reset()
-    for _ in again.journal.past():
+    for _ in again.journal.past:
         pass
     monkeypatch.setattr(again.env, "step", step)
     monkeypatch.setattr(again.env, "reset", lambda: None)
