@@ -51,7 +51,15 @@ class Collector:
     """Collects unrolls on a thread, one at a time.
 
     Its network is like the learner's and its own. It acts `lag` unrolls behind the learner, whose
-    statistics it begins with; with 0 the two take turns.
+    statistics it begins with; with 0 the two take turns. With a lag of 2, where w0 are the initial
+    weights and w1 those that have learned from unroll 0:
+
+    | unroll | weights noted | acting | buffer | the learner's meanwhile |
+    |--------|---------------|--------|--------|-------------------------|
+    | 0      | w0            | w0     | A      | none                    |
+    | 1      | w0, w0        | w0     | B      | A, unroll 0             |
+    | 2      | w0, w1        | w0     | A      | B, unroll 1             |
+    | 3      | w1, w2        | w1     | B      | A, unroll 2             |
     """
 
     def __init__(

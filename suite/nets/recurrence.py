@@ -4,6 +4,13 @@ A memory holds all that a policy carries from one step of an episode to the next
 for each environment: hidden units, cells and, if the LSTM reads them, the last action and the last
 reward. It is 0 where an episode begins, so no episode depends on the one before it. The memory of a
 feed-forward network is empty, `[N, 0]`.
+
+| holder               | in                             | becomes 0                             |
+|----------------------|--------------------------------|---------------------------------------|
+| `suite.player.Actor` | training                       | as it remembers an ignored action     |
+| `Memory`             | evaluation, a file's policy    | before the action after a noted start |
+| `StackMemory`        | training and evaluation of SAC | as a start is noted                   |
+| `Core.unroll`        | learning                       | in the step after an ignored action   |
 """
 
 from collections.abc import Callable
