@@ -7,7 +7,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from suite.envs.vector_env import Spaces, Step
+from suite.envs.vector_env import Spaces, Step, frames_back
 from suite.nets.networks import prepare
 
 
@@ -33,8 +33,7 @@ class StepReplay:
     observation, the action taken on it and what this caused; the observation that it led to is the
     next row. So the last observation of an episode is a row without an action, which is never
     drawn. Of a stack of frames only the newest is stored, and the stack is rebuilt from the rows
-    before it: envpool fills the stack of a new game with its first frame, and a lost life leaves it
-    as it is.
+    before it (`frames_back`).
     """
 
     def __init__(
@@ -111,8 +110,7 @@ class StepReplay:
     def _read(self, rows: np.ndarray) -> Tensor:
         """Return the observations `[S, B, *obs]` of rows, as networks read them."""
         if self._stack > 1:
-            back = np.minimum(self._ages[rows][..., None], np.arange(self._stack)[::-1])
-            rows = self._shifted(rows[..., None], -back.astype(np.int64))
+            rows = self._shifted(rows[..., None], -frames_back(self._ages[rows], self._stack))
         obs = np.take(self._obs, rows, axis=0)
         joined = prepare(obs.reshape(-1, *obs.shape[2:]), self._device)
         return joined.unflatten(0, obs.shape[:2])

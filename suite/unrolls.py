@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from suite.envs.vector_env import Spaces, Step
+from suite.envs.vector_env import Spaces, Step, frames_back
 from suite.nets.moments import RunningMoments
 from suite.nets.networks import prepare
 from suite.settings.config import ReplayConfig, UnrollConfig
@@ -158,10 +158,9 @@ class UnrollReplay:
     """The newest unrolls of every environment, and the observation after them.
 
     A ring of steps, time-major, in the machine's memory but for frames, which lie on the device. It
-    stores only the newest frame of each stack and rebuilds the stack from the frames before it.
-    envpool fills the stack of a new game with its first frame; a lost life, and the end of a game,
-    leave the stack as it is. Of the policy that acted it keeps `behaviour_size` numbers a row.
-    Observations are stored as they come, and normalised as they are read if there are statistics.
+    stores only the newest frame of each stack and rebuilds the stack from the frames before it
+    (`frames_back`). Of the policy that acted it keeps `behaviour_size` numbers a row. Observations
+    are stored as they come, and normalised as they are read if there are statistics.
     """
 
     def __init__(
@@ -260,9 +259,7 @@ class UnrollReplay:
 
     def _read_obs(self, steps: np.ndarray, envs: np.ndarray) -> Tensor:
         """Return the observations of environments `envs[i]` at `steps[:, i]`, `[T, B, *obs]`."""
-        back = np.minimum(
-            self._ages[steps % self._num_rows, envs][..., None], np.arange(self._stack)[::-1]
-        )
+        back = frames_back(self._ages[steps % self._num_rows, envs], self._stack)
         places = (steps[..., None] - back) % self._num_rows * len(self._envs) + envs[:, None]
         where = torch.from_numpy(places.reshape(-1)).to(self._obs.device)
         obs = self._obs.flatten(0, 1).index_select(0, where)

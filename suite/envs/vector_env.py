@@ -123,6 +123,24 @@ class Spaces(NamedTuple):
         return cls(shape, num_outputs, low, high, num_choices, int(start))  # older ones lack both
 
 
+def frames_back(ages: np.ndarray, stack: int) -> np.ndarray:
+    """Return how many rows before each row the frames of its stack lie, `[..., stack]`.
+
+    Ages are the earlier frames of the same game in a stack. envpool fills the stack of a new game
+    with its first frame; a lost life, and the end of a game, leave it as it is:
+
+    | row | its newest frame     | age | rows back  | stack   |
+    |-----|----------------------|-----|------------|---------|
+    | 0   | a, a game begins     | 0   | 0, 0, 0, 0 | a a a a |
+    | 1   | b                    | 1   | 1, 1, 1, 0 | a a a b |
+    | 2   | c, a life is lost    | 2   | 2, 2, 1, 0 | a a b c |
+    | 3   | d                    | 3   | 3, 2, 1, 0 | a b c d |
+    | 4   | e, the game is over  | 3   | 3, 2, 1, 0 | b c d e |
+    | 5   | f, another game      | 0   | 0, 0, 0, 0 | f f f f |
+    """
+    return np.minimum(ages[..., None], np.arange(stack)[::-1])
+
+
 class VectorEnv:
     """`S` groups of `N` environments of one task, stepped together.
 
