@@ -219,7 +219,7 @@ def _describe(
         status = "planned"
     elif status == "finished" and not math.isfinite(reached):
         window = f"({0.9 * run.env_steps:,.0f}, {run.env_steps:,}]"
-        status, error = "failed", f"finished without a {rule} score in {window}"
+        status, error = "failed", f"no {rule} score in {window}: use a larger --env-steps"
     machine = record.get("machine", {})
     return {
         "task": run.task,

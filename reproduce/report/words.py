@@ -91,7 +91,7 @@ def _reasons(row: Mapping[str, Any]) -> list[str]:
         said.append(f"{RATIO} {number(row['ratio'])}")
     elif verdict == "no reference" and ":" in row["task"]:  # nobody publishes scores of an own one
         said.append("--baseline AGENT judges it by the runs of another agent")
-    elif verdict == "no reference":
+    elif verdict == "no reference" and not row["num_failed"]:  # else it would not be enough
         steps = "" if row["env_steps"] is None else f" at {number(row['env_steps'])} steps"
         rule = f" under the rule '{row['rule']}'" if row["rule"] else ""
         said.append(f"a published score{steps}{rule} would settle it")

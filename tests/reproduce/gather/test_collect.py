@@ -185,7 +185,8 @@ def test_a_finished_run_without_a_score_counts_as_failed(tmp_path: Path) -> None
     assert recorded(plan)["scores"][["seed", "score"]].to_numpy().tolist() == [[1.0, 5.0]]
     table = recorded(plan)["runs"]
     assert table.status.tolist() == ["finished", "failed"]
-    assert table.error.tolist() == ["", "finished without a deterministic score in (900, 1,000]"]
+    fix = "use a larger --env-steps"
+    assert table.error.tolist() == ["", f"no deterministic score in (900, 1,000]: {fix}"]
 
 
 def test_a_machine_that_is_gone_runs_nothing(tmp_path: Path) -> None:

@@ -279,6 +279,9 @@ def test_the_terminals_table_is_the_approved_one(tmp_path: Path) -> None:
         verdict("Chance", "below", p_below_holm=0.2),
         verdict("Open", "inconclusive", note="14 seeds would settle it", num_failed=1),
         verdict("New", "no reference", **unknown, note="nothing is"),
+        verdict(
+            "Bare", "no reference", **unknown, score_mean=None, num_failed=5, note="nothing is"
+        ),
         verdict("mine:Own-v0", "no reference", **unknown, note="nothing is"),
         verdict("More", "reproduced", exploratory=True, note="by its 3 declared seeds: below"),
         verdict("[red]A\x1b[2J\nB", "strange\x1b[2J", note="\x1b]0;title\x07"),
