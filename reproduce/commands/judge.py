@@ -50,7 +50,7 @@ def judge_curves(
     for name, rows in ((str(name), rows) for name, rows in curves.rows.groupby("task", sort=False)):
         if name not in TASKS:  # one that a module registers would be imported
             raise UsageError(f"{curves.name}: unknown task {name!r}{nearest_task(name, TASKS)}")
-        presented[name] = task = find_task(name, protocols.get(name, "noframeskip"))
+        presented[name] = task = find_task(name, protocols.get(name) or "noframeskip")
         try:
             steps, found = score_runs(rows, rule, from_grid, env_steps)
             config = _config_of(agent, source, task, rule, steps)
