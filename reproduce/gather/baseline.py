@@ -118,8 +118,9 @@ def _find(plan: Plan) -> Path:
                 return folder
         near = nearest(asked, AGENTS)
         raise _refusal(plan, f"it is no folder of a grid, and no agent{near}")
+    theirs = _source_of(plan, asked)
     for root in (plan.runs_dir, plan.runs_dir.parent, planning.PUBLISHED):
-        folder = _source_of(plan, asked).folder(root)
+        folder = theirs.folder(root)
         if (folder / PLAN).exists() and folder != plan.directory:
             return folder
     raise _refusal(plan, f"it has no grid of {plan.suite} yet: train it first")
