@@ -113,7 +113,10 @@ def run_of(plan: "Plan", task: str, seed: int) -> Run:
     folder = plan.directory / folder_of(task) / f"seed-{seed}"
     record = read_record(folder)
     run = with_status(Run(task, seed, plan.env_steps[task], folder), record)
-    if record is None or record["status"] not in ENDED:
+    if record is None:
+        return run
+    goes_on = "seeds" in record["config"] and (folder / CHECKPOINT).exists()
+    if record["status"] not in ENDED and not goes_on:
         return run
     if differs := differences(plan, record):
         raise _other_settings(folder, differs)

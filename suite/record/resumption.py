@@ -8,19 +8,23 @@ from typing import Any
 from suite.base.errors import UsageError
 from suite.base.files import extent
 from suite.record.manifest import TABLES
-from suite.record.seed_record import ENDS, SeedRecord
+from suite.record.seed_record import ENDS, SeedRecord, is_finished
 from suite.settings.recorded import WITHOUT_EFFECT
 
 ACTIONS = "actions.bin"
 """File of all actions of an unfinished run, in its checkpoint folder."""
 UNFINISHED = ("running", "diverged")
 """Statuses of the seeds of an unfinished group."""
+CIRCUMSTANCES = {"processor", "versions", "seeds", "device"}
+"""What may change from one start to the next though the same run is asked for; with another code
+settings may, too."""
 
 
 def find(folder: Path, identity: Mapping[str, Any], seeds: Sequence[SeedRecord]) -> tuple[Any, str]:
     """Return the snapshot that these seeds can resume from exactly; else None, and why not.
 
-    There is no reason where there is no checkpoint.
+    There is no reason where there is no checkpoint. A `UsageError` refuses to begin another run in
+    place of an unfinished one; the same run begins anew where it cannot resume exactly.
     """
     from suite.resume.snapshot import BROKEN, read_snapshot  # imports torch
 
@@ -28,12 +32,20 @@ def find(folder: Path, identity: Mapping[str, Any], seeds: Sequence[SeedRecord])
         snapshot = read_snapshot(folder)
         if snapshot is None or not any(seed.is_running for seed in seeds):
             return None, ""
-        misfit = _misfit(snapshot.content, identity, folder, seeds)
-        return (None, misfit) if misfit else (snapshot, "")
+        past, changes = _other_run(snapshot.content, identity)
+        changed = f"its checkpoint has another {', '.join(changes)}" if changes else ""
+        misfit = past or changed or _damage(snapshot.content, folder, seeds)
     except UsageError as error:
         return None, str(error)
     except (OSError, *BROKEN) as error:
         return None, f"unreadable checkpoint: {error}"
+    is_other = past or not ("sources" in changes or CIRCUMSTANCES.issuperset(changes))
+    if is_other and not any(is_finished(seed.folder) for seed in seeds):
+        raise UsageError(
+            f"{folder.parent} holds an unfinished run of another command ({misfit}): choose "
+            "another --out, in a grid --fresh, or delete it"
+        )
+    return (None, misfit) if misfit else (snapshot, "")
 
 
 def identity_of(run: Mapping[str, Any], seeds: Sequence[SeedRecord]) -> dict[str, Any]:
@@ -56,21 +68,20 @@ def identity_of(run: Mapping[str, Any], seeds: Sequence[SeedRecord]) -> dict[str
     return json.loads(json.dumps(identity))
 
 
-def _misfit(
-    content: Mapping[str, Any],
-    identity: Mapping[str, Any],
-    folder: Path,
-    seeds: Sequence[SeedRecord],
-) -> str:
-    """Return why these runs cannot resume exactly from a checkpoint; empty if they can."""
+def _other_run(content: Mapping[str, Any], identity: Mapping[str, Any]) -> tuple[str, list[str]]:
+    """Return whether a checkpoint lies past the end, in words, and what else it has another of."""
     theirs, ours = dict(content["identity"]), dict(identity)
-    end, config = ours.pop("env_steps"), ours["config"]
+    end, config = ours.pop("env_steps"), ours.pop("config")
     stride = config.get("num_envs", 1) * config.get("unroll_length", 1)
-    if theirs.pop("env_steps", 0) > end < content["numbers"][0] + stride:
-        return f"its checkpoint is at {content['numbers'][0]} env_steps, not before the end"
-    differs = [key for key, value in ours.items() if theirs.get(key) != value]
-    if differs:
-        return f"its checkpoint has another {', '.join(differs)}"
+    is_past = theirs.pop("env_steps", 0) > end < content["numbers"][0] + stride
+    ours |= config
+    theirs |= theirs.pop("config")
+    past = f"its checkpoint is at {content['numbers'][0]} env_steps, not before the end"
+    return past if is_past else "", [key for key in ours if theirs.get(key) != ours[key]]
+
+
+def _damage(content: Mapping[str, Any], folder: Path, seeds: Sequence[SeedRecord]) -> str:
+    """Return which file of a run is not what its checkpoint says; empty if all are."""
     ends, files_of = content["ends"], content["files"]
     json.dumps(ends, allow_nan=False)
     if any(end.keys() != set(ENDS) or end["status"] not in UNFINISHED for end in ends):

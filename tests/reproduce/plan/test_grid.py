@@ -98,18 +98,19 @@ def test_finished_and_diverged_runs_are_kept_and_all_others_run(tmp_path: Path) 
     assert seeds_to_run(longer) == [[1], [3], [4], [5], [6]]
 
 
-@pytest.mark.parametrize("status", ["finished", "diverged"])
-def test_a_finished_run_with_other_settings_is_refused(status: str, tmp_path: Path) -> None:
-    """It would be judged as something it is not; the message names folder and setting."""
-    record_run(pendulum(tmp_path), TASK, 2, status=status, gamma=0.5)
+@pytest.mark.parametrize("status", ["finished", "diverged", "running"])
+def test_a_run_with_other_settings_is_refused(status: str, tmp_path: Path) -> None:
+    """It would be judged as something it is not, or lost if it has a checkpoint to go on from."""
     plan = pendulum(tmp_path)
+    record_run(plan, TASK, 2, status=status, gamma=0.5)
+    (plan.directory / TASK / "seed-2" / "checkpoint").mkdir()
     with refused():
         plan.groups()
     assert statuses(pendulum(tmp_path, settings=["gamma=0.5"]))[1] == status
 
 
 def test_only_what_changes_learning_makes_runs_differ(tmp_path: Path) -> None:
-    """Device and threads decide the speed; an unfinished run of other settings is written over."""
+    """Device and threads decide the speed; a run that saved nothing yet is written over."""
     plan = pendulum(tmp_path)
     record_run(plan, TASK, 1, device="cuda:1", num_threads=4)
     record_run(plan, TASK, 2, status="running", gamma=0.5)
