@@ -21,7 +21,7 @@ Back [there](../../README.md).
 
 ## From equation to function
 
-{{ equations("sac") }}
+[Equations](../../agents/sac.py "equations sac")
 """
 
 

@@ -1,7 +1,9 @@
 """Tables of the documentation, made from code and published results.
 
-A page says `{{ settings("sac") }}` alone on a line; building the site puts that table of `TABLES`
-there. Addresses in tables begin at the project's folder, with a slash. README has one table, too.
+A page has a link alone on a line, to what a table is made of; its title names a table of `TABLES`
+and what it is for: `[Settings](../../results/references "settings sac")`. Building the site puts
+the table there. Addresses in tables begin at the project's folder, with a slash. README has one
+table itself, and `results/verdicts.csv` has every verdict.
 """
 
 import importlib
@@ -41,7 +43,13 @@ SCORES = ("agent", "settings of", "task", "steps", "ours (seeds)", "reference (r
 BESIDE = {"jaxrl": "jaxrl", "sb3_control": "stable-baselines3", "tianshou_control": "Tianshou"}
 """Sources beside which README's figure shows SAC, and their names."""
 BLOCK = re.compile(r"(?<=<!-- generated: scores -->\n)(.*?)(?=<!-- end -->\n)", re.DOTALL)
-CALL = re.compile(r"^\{\{ (\w+)\((?:\"(\w+)\")?\) \}\}$", re.MULTILINE)
+CALL = re.compile(r"^\[[^]]+\]\(\S+ \"(\w+)(?: (\w+))?\"\)$", re.MULTILINE)
+CELL = (
+    *("agent", "suite", "source", "task", "env_steps", "score_mean", "score_std", "num_seeds"),
+    *("reference_source", "reference_mean", "reference_std", "reference_num_runs", "difference"),
+    *("ci_low", "ci_high", "verdict", "note", "core_hours"),
+)
+"""Columns of `results/verdicts.csv`."""
 
 
 @cache
@@ -223,19 +231,27 @@ def draw_overview(directory: Path) -> list[Path]:
     return figures.draw_curves(frame, remarks, directory, "overview")
 
 
+def verdicts() -> str:
+    """Return every verdict, as CSV."""
+    table = pd.DataFrame(cells(), columns=list(CELL))
+    return table.to_csv(index=False, float_format="%.4g", lineterminator="\n")
+
+
 def main(argv: Sequence[str]) -> int:
-    """Write README's scores and figure anew, or say that the scores are out of date."""
-    about = "write the scores and the figure of README.md anew"
+    """Write README's scores and figure and the table of verdicts, or say what is out of date."""
+    about = "write the scores and the figure of README.md anew, and results/verdicts.csv"
     options = flags.make_parser("docs", about, "--check").parse(argv)
-    path = ROOT / "README.md"
-    before = path.read_text(encoding="utf-8")
+    readme, csv = ROOT / "README.md", ROOT / "results" / "verdicts.csv"
+    before = readme.read_text(encoding="utf-8")
     after, count = BLOCK.subn(lambda _: f"\n{scores()}\n\n".replace("](/", "]("), before)
     if count != 1:
         raise UsageError("README.md needs one block, <!-- generated: scores --> to <!-- end -->")
+    texts = {readme: after, csv: verdicts()}
+    stale = [p for p in texts if not p.exists() or p.read_text(encoding="utf-8") != texts[p]]
     if options.check:
-        return flags.say_stale([path] if after != before else [], "docs")
+        return flags.say_stale(stale, "docs")
     draw_overview(ROOT / "docs" / "images")
-    if after != before:
-        write_atomically(path, after.encode())
+    for path in stale:
+        write_atomically(path, texts[path].encode())
         print(path)
     return 0
