@@ -32,7 +32,7 @@ def affine(
     bias: Float[Tensor, " O"], inputs: Float[Tensor, "B I"], weight: Float[Tensor, "I O"]
 ) -> Float[Tensor, "B O"]:
     """Return `bias + inputs @ weight`, as `torch.addmm` does."""
-    if not torch.compiler.is_exporting() and _is_faster(inputs, weight):  # ONNX knows `addmm`
+    if not torch.compiler.is_compiling() and _is_faster(inputs, weight):  # ONNX knows `addmm`
         return _Affine.apply(bias, inputs, weight)
     return torch.addmm(bias, inputs, weight)
 
