@@ -136,8 +136,8 @@ def write_tables(
     """
     directory.mkdir(parents=True, exist_ok=True)
     for name, table in tables.items():
-        content = table.to_csv(index=False, lineterminator="\n").encode()
-        write_atomically(directory / f"{name}.csv", content)
+        content = table.to_csv(index=False, float_format="%.9g", lineterminator="\n")
+        write_atomically(directory / f"{name}.csv", content.encode())
     for name in FIGURES:
         (directory / name).unlink(missing_ok=True)  # what is not drawn now must not stay
     curves, verdicts, theirs = (tables[name] for name in ("curves", "verdicts", "reference_curves"))
