@@ -35,7 +35,8 @@ from reproduce.simulators.page import simulators
 from reproduce.words import number, table
 from suite.base.errors import UsageError
 from suite.base.files import write_atomically
-from suite.envs.tasks import SUITES
+from suite.envs.tasks import SUITES, folder_of
+from suite.record.seed_record import read_entries
 from suite.settings.presets import REFERENCES, read_source
 
 DECIDED = ("reproduced", "above", "below")
@@ -60,10 +61,12 @@ def cells() -> tuple[Mapping[str, Any], ...]:
         agent, _, suite = path.parents[1].name.partition("-")
         grid = {"agent": agent, "source": path.parent.name, "folder": path.parent}
         cores = presets_of(agent)[suite, path.parent.name].cores_per_run
-        seconds = read_table(path.parent, "runs").groupby("task")["wall_seconds"].sum()
         for row in records(read_table(path.parent, "verdicts")):
-            hours = seconds.get(row["task"], 0) * cores / 3600
-            found.append({**row, **grid, "suite": suite, "core_hours": hours})
+            runs = [read_entries(run) for run in path.parent.glob(f"{folder_of(row['task'])}/*")]
+            hours = sum(
+                run["wall_seconds"] * max(cores, run["config"]["num_threads"]) for run in runs
+            )
+            found.append({**row, **grid, "suite": suite, "core_hours": hours / 3600})
     order = [*agents.AGENTS, *SUITES].index
     return tuple(sorted(found, key=lambda cell: (order(cell["agent"]), order(cell["suite"]))))
 

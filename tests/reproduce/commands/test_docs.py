@@ -178,7 +178,8 @@ def test_a_setting_is_shown_where_a_source_differs_from_the_default() -> None:
 def test_what_is_published_is_in_the_tables() -> None:
     """Every row of every verdicts.csv is a row of the results, and a verdict of the matrix.
 
-    Costs are the wall time of a task's runs times the cores of each: IMPALA's has two.
+    Costs are the wall time of a task's runs times the cores of each: IMPALA's has two, and so has
+    one with two threads.
     """
     tables = [pd.read_csv(path) for path in (ROOT / "results/published").glob("*/*/verdicts.csv")]
     rows = [line for line in pages.results().splitlines() if line.startswith("| [")]
@@ -187,6 +188,7 @@ def test_what_is_published_is_in_the_tables() -> None:
     cells = {(str(cell["folder"]), cell["task"]): cell for cell in pages.cells()}
     for folder, task, cores in (
         ("results/published/impala-classic/tuned", "CartPole-v1", 2),
+        ("results/published/acer-atari-7/openai_baselines", "Pong-v5", 2),
         ("results/published/sac-mujoco-small/paper", "Reacher-v4", 1),
     ):
         paths = sorted((ROOT / folder / task).glob("seed-*/run.json"))
