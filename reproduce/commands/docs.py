@@ -62,7 +62,9 @@ def cells() -> tuple[Mapping[str, Any], ...]:
         grid = {"agent": agent, "source": path.parent.name, "folder": path.parent}
         cores = presets_of(agent)[suite, path.parent.name].cores_per_run
         for row in records(read_table(path.parent, "verdicts")):
-            runs = [read_entries(run) for run in path.parent.glob(f"{folder_of(row['task'])}/*")]
+            runs = [
+                read_entries(run) for run in path.parent.glob(f"{folder_of(row['task'])}/seed-*")
+            ]
             hours = sum(
                 run["wall_seconds"] * max(cores, run["config"]["num_threads"]) for run in runs
             )

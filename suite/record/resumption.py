@@ -16,7 +16,7 @@ ACTIONS = "actions.bin"
 UNFINISHED = ("running", "diverged")
 """Statuses of the seeds of an unfinished group."""
 CIRCUMSTANCES = {"processor", "versions", "seeds", "device"}
-"""What may change from one start to the next though the same run is asked for; with another code
+"""What may change from one start to the next though the same run is asked for; with other code
 settings may, too."""
 
 

@@ -261,6 +261,7 @@ def test_a_simulator_that_does_not_repeat_itself_is_an_error(tmp_path: Path) -> 
 
 
 def test_another_run_does_not_take_the_place_of_an_unfinished_one(tmp_path: Path) -> None:
+    """It is refused before a byte changes: the checkpoint may hold hours of work."""
     cut(tmp_path)
     before = tree(tmp_path)
     with pytest.raises(
