@@ -35,7 +35,6 @@ from suite.record.seed_record import (
     is_finished,
     now,
     read_entries,
-    refuse_finished,
     remove_checkpoint,
 )
 from suite.settings.command_line import RunOptions, printable
@@ -88,7 +87,7 @@ class Recorder:
         self.snapshot, misfit = find(self.checkpoint_directory, self._identity, self._seeds)
         """The checkpoint that these runs resume from; None: they start from the beginning."""
         if self.snapshot is None:
-            self._begin(misfit, run.get("config", {}).get("env_steps", 0))
+            self._begin(misfit)
         else:
             self._go_on(self.snapshot.content)
         for seed in self._seeds:
@@ -239,14 +238,11 @@ class Recorder:
         for i in self.active:
             print(f"{self.seed_directories[i].name} goes on at {env_steps} env_steps", flush=True)
 
-    def _begin(self, misfit: str, env_steps: int) -> None:
+    def _begin(self, misfit: str) -> None:
         """Start from the beginning; print why a checkpoint that is there does not fit."""
-        if misfit and not any(map(is_finished, self.seed_directories)):
+        if misfit:
             text = f"{self.seed_directories[0]} starts from scratch: {misfit}"
             print(text, file=sys.stderr, flush=True)
-        for seed in self._seeds:
-            is_long = is_finished(seed.folder, env_steps)
-            refuse_finished(seed.folder, why="" if is_long else misfit or "its checkpoint is gone")
         for seed in self._seeds:
             seed.begin()
 

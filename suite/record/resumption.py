@@ -8,7 +8,7 @@ from typing import Any
 from suite.base.errors import UsageError
 from suite.base.files import extent
 from suite.record.manifest import TABLES
-from suite.record.seed_record import ENDS, SeedRecord, is_finished
+from suite.record.seed_record import ENDS, SeedRecord, is_finished, refuse_finished
 from suite.settings.recorded import WITHOUT_EFFECT
 
 ACTIONS = "actions.bin"
@@ -23,29 +23,21 @@ settings may, too."""
 def find(folder: Path, identity: Mapping[str, Any], seeds: Sequence[SeedRecord]) -> tuple[Any, str]:
     """Return the snapshot that these seeds can resume from exactly; else None, and why not.
 
-    There is no reason where there is no checkpoint. A `UsageError` refuses to begin another run in
-    place of an unfinished one; the same run begins anew where it cannot resume exactly.
+    There is no reason where there is no checkpoint. A `UsageError` refuses to begin a run in place
+    of a finished one, or of an unfinished one of another command.
     """
-    from suite.resume.snapshot import BROKEN, read_snapshot  # imports torch
-
-    try:
-        snapshot = read_snapshot(folder)
-        if snapshot is None or not any(seed.is_running for seed in seeds):
-            return None, ""
-        past, changes = _other_run(snapshot.content, identity)
-        changed = f"its checkpoint has another {', '.join(changes)}" if changes else ""
-        misfit = past or changed or _damage(snapshot.content, folder, seeds)
-    except UsageError as error:
-        return None, str(error)
-    except (OSError, *BROKEN) as error:
-        return None, f"unreadable checkpoint: {error}"
-    is_other = past or not ("sources" in changes or CIRCUMSTANCES.issuperset(changes))
-    if is_other and not any(is_finished(seed.folder) for seed in seeds):
+    snapshot, misfit, is_other = _fit(folder, identity, seeds)
+    if snapshot is not None and not misfit:
+        return snapshot, ""
+    for seed in seeds:
+        is_long = is_finished(seed.folder, identity["env_steps"])
+        refuse_finished(seed.folder, why="" if is_long else misfit or "its checkpoint is gone")
+    if is_other:
         raise UsageError(
             f"{folder.parent} holds an unfinished run of another command ({misfit}): choose "
             "another --out, in a grid --fresh, or delete it"
         )
-    return (None, misfit) if misfit else (snapshot, "")
+    return None, misfit
 
 
 def identity_of(run: Mapping[str, Any], seeds: Sequence[SeedRecord]) -> dict[str, Any]:
@@ -66,6 +58,27 @@ def identity_of(run: Mapping[str, Any], seeds: Sequence[SeedRecord]) -> dict[str
         **{key: first[key] for key in ("sources", "versions")},
     }
     return json.loads(json.dumps(identity))
+
+
+def _fit(
+    folder: Path, identity: Mapping[str, Any], seeds: Sequence[SeedRecord]
+) -> tuple[Any, str, bool]:
+    """Return the checkpoint, if any, why it does not fit, and whether another command made it."""
+    from suite.resume.snapshot import BROKEN, read_snapshot  # imports torch
+
+    try:
+        snapshot = read_snapshot(folder)
+        if snapshot is None or not any(seed.is_running for seed in seeds):
+            return None, "", False
+        past, changes = _other_run(snapshot.content, identity)
+        changed = f"its checkpoint has another {', '.join(changes)}" if changes else ""
+        misfit = past or changed or _damage(snapshot.content, folder, seeds)
+    except UsageError as error:
+        return None, str(error), False
+    except (OSError, *BROKEN) as error:
+        return None, f"unreadable checkpoint: {error}", False
+    has_other_settings = not ("sources" in changes or CIRCUMSTANCES.issuperset(changes))
+    return snapshot, misfit, bool(past) or has_other_settings
 
 
 def _other_run(content: Mapping[str, Any], identity: Mapping[str, Any]) -> tuple[str, list[str]]:
