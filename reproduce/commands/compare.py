@@ -24,37 +24,49 @@ def compare(runs_a: Path, runs_b: Path) -> list[dict[str, Any]]:
     """Return one row per task with finished runs in both grids.
 
     Scores are taken at the largest step that every run of the task reached, under the runs' own
-    rule; runs without a score there are `left_out`. The interval is Welch's 95 % interval of the
-    difference B - A (NaN with fewer than two scores on a side); `speed_ratio` is median B over
-    median A environment steps per second.
+    rule; runs that have not finished, or have no score there, are `left_out`, with the reason. The
+    interval is Welch's 95 % interval of the difference B - A (NaN with fewer than two scores on a
+    side); `speed_ratio` is median B over median A environment steps per second.
     """
     for runs in (runs_a, runs_b):
         if not runs.is_dir():
             raise UsageError(f"there is no folder {runs}")
-    (makers_a, grid_a), (makers_b, grid_b) = _finished(runs_a), _finished(runs_b)
+    (maker_a, grid_a, others_a), (maker_b, grid_b, others_b) = _read(runs_a), _read(runs_b)
     shared = [task for task in grid_a if task in grid_b]
     if not shared:
         tasks = " and ".join(", ".join(grid) for grid in (grid_a, grid_b))
         raise UsageError(f"{runs_a} and {runs_b} share no task: they hold {tasks}")
-    made = {"made_by_a": makers_a, "made_by_b": makers_b}
-    return [made | _row(task, grid_a[task], grid_b[task]) for task in shared]
+    made = {"made_by_a": maker_a, "made_by_b": maker_b}
+    rows = [made | _row(task, grid_a[task], grid_b[task]) for task in shared]
+    for row in rows:
+        row["left_out"] |= others_a.get(row["task"], {}) | others_b.get(row["task"], {})
+    return rows
 
 
-def _finished(runs: Path) -> tuple[str, dict[str, list[Path]]]:
-    """Return which agent's settings a folder's finished runs have, and the runs by task."""
-    found, makers = dict[str, list[Path]](), dict[str, Path]()
+def _read(runs: Path) -> tuple[str, dict[str, list[Path]], dict[str, dict[Path, str]]]:
+    """Return which agent's settings a folder's finished runs have, and these runs by task.
+
+    The last are the others by task, each with its status.
+    """
+    found, makers, others = dict[str, list[Path]](), dict[str, Path](), dict[str, dict[Path, str]]()
     for file in sorted([*runs.glob("seed-*/run.json"), *runs.glob("*/seed-*/run.json")]):
-        record = read_record(file.parent)
-        if record and record["status"] == "finished" and seed_of(file.parent) is not None:
-            found.setdefault(record["task"], []).append(file.parent)
+        run = file.parent
+        record = read_record(run) if seed_of(run) is not None else None
+        if record is None:
+            continue
+        if record["status"] == "finished":
+            found.setdefault(record["task"], []).append(run)
             agent = record.get("control") or record["agent"]
-            makers.setdefault(f"{agent}, {record['source']}", file.parent)
+            makers.setdefault(f"{agent}, {record['source']}", run)
+        else:
+            task = record["task"] or run.parent.name  # a damaged record does not say
+            others.setdefault(task, {})[run] = record["status"]
     if not found:
         raise UsageError(f"{runs} holds no finished runs ([<task>/]seed-<k>/run.json)")
     if len(makers) > 1:
         several = " and ".join(f"{maker} ({run})" for maker, run in makers.items())
         raise UsageError(f"{runs} holds runs of {several}: name a folder of one of them")
-    return next(iter(makers)), found
+    return next(iter(makers)), found, others
 
 
 def _row(task: str, runs_a: list[Path], runs_b: list[Path]) -> dict[str, Any]:
@@ -64,7 +76,8 @@ def _row(task: str, runs_a: list[Path], runs_b: list[Path]) -> dict[str, Any]:
         raise UsageError(f"{task}: scores of different rules do not compare: {sorted(rules)}")
     rule, env_steps = rules.pop(), min(config["env_steps"] for config in configs)
     scores = {run: score(run, rule, env_steps) for run in (*runs_a, *runs_b)}
-    left_out = [run for run, found in scores.items() if math.isnan(found)]
+    none = f"no score at {env_steps:,} steps"
+    left_out = {run: none for run, found in scores.items() if math.isnan(found)}
     a, b = (
         np.array([scores[run] for run in runs if run not in left_out], dtype=np.float64)
         for runs in (runs_a, runs_b)
@@ -132,8 +145,8 @@ def main(argv: Sequence[str]) -> int:
         console.print(_table(rows, title))
         for row in rows:
             if row["left_out"]:
-                runs = ", ".join(map(str, row["left_out"]))
-                say(console, f"Left out, without a score at {row['env_steps']:,} steps: {runs}")
+                runs = ", ".join(f"{run} ({why})" for run, why in row["left_out"].items())
+                say(console, f"Left out of {row['task']}: {runs}")
     return 0
 
 

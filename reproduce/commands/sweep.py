@@ -14,7 +14,7 @@ from rich.text import Text
 
 from reproduce.commands import flags
 from reproduce.commands.compare import interval
-from reproduce.gather.collect import Failures, score
+from reproduce.gather.collect import Failures
 from reproduce.judge import outlook
 from reproduce.judge.inference import holm
 from reproduce.pipeline import gather, write_report
@@ -81,7 +81,7 @@ def run(variants: Variants, path: Path, console: Console, train: Callable[[Plan]
     `train` runs what is left of a plan and returns the errors of the runs that failed. The exit
     status is 2 if a run has not finished, 130 after Ctrl-C, else 0.
     """
-    curves_of: dict[str, pd.DataFrame] = {}
+    curves_of, scores_of = dict[str, pd.DataFrame](), dict[str, pd.DataFrame]()
     for i, (name, plan) in enumerate(variants.items(), start=1):
         say(console, f"Variant {i} of {len(variants)}: {name}", "bold")
         try:
@@ -91,8 +91,8 @@ def run(variants: Variants, path: Path, console: Console, train: Callable[[Plan]
             return 130
         tables = gather(plan, failures)
         write_report(plan, tables)
-        curves_of[name] = tables["curves"]
-    table, first = compare(variants), next(iter(variants.values()))
+        curves_of[name], scores_of[name] = tables["curves"], tables["scores"]
+    table, first = compare(variants, scores_of), next(iter(variants.values()))
     write_atomically(path, table.to_csv(index=False, lineterminator="\n").encode())
     curves = frames.learning_curves(curves_of, planned=first.env_steps)
     gaps = {task: "\n".join(frames.gaps(curves, task)) for task in curves["task"].unique()}
@@ -108,16 +108,18 @@ def run(variants: Variants, path: Path, console: Console, train: Callable[[Plan]
     return 2 if left else 0
 
 
-def compare(variants: Variants) -> pd.DataFrame:
+def compare(variants: Variants, scores_of: Mapping[str, pd.DataFrame]) -> pd.DataFrame:
     """Return a row for every task and variant: its scores, and how it compares with the first.
 
-    The p-values are adjusted for all comparisons of the sweep.
+    `scores_of` are the variants' tables `scores`, in which a diverged run has the score of a random
+    policy. The p-values are adjusted for all comparisons of the sweep.
     """
     rows, first = [], next(iter(variants.values()))
     for task in first.tasks:
-        others = _scores(first, task)
+        own = {name: table.loc[table["task"] == task, "score"] for name, table in scores_of.items()}
+        others = next(iter(own.values()))
         for name, plan in variants.items():
-            scores = _scores(plan, task)
+            scores = own[name]
             row = {"task": task, "variant": name, "env_steps": plan.env_steps[task]}
             row |= {"rule": plan.rule, "num_seeds": len(scores)}
             row |= {"score_mean": scores.mean(), "score_std": scores.std()}
@@ -128,12 +130,6 @@ def compare(variants: Variants) -> pd.DataFrame:
             rows.append(row)
     table = pd.DataFrame(rows, columns=pd.Index(COLUMNS))
     return table.assign(p_holm=holm(table["p"].to_numpy(np.float64)))
-
-
-def _scores(plan: Plan, task: str) -> pd.Series:
-    runs = [run for run in plan.runs() if run.task == task and run.status == "finished"]
-    scores = [score(run.directory, plan.rule, run.env_steps) for run in runs]
-    return pd.Series(scores, dtype=np.float64).dropna()
 
 
 def comparison(table: pd.DataFrame) -> Group:

@@ -26,6 +26,8 @@ from suite.record.records import ENDED, read_record
 
 TABLES = ("episodes", "evaluations", "updates", "timing")
 FOLLOW_SECONDS = 10.0
+MARK = "mirror.txt"
+"""File that marks the folder of a mirror: what lies there may be replaced."""
 
 Add = Callable[[int, Mapping[str, float]], None]
 Sink = tuple[Add, Callable[[], None]]
@@ -52,7 +54,6 @@ def wandb(folder: Path, name: str, record: Mapping[str, Any]) -> Sink:
     os.environ.setdefault("WANDB_DISABLE_WEAVE", "true")  # it takes `agents` for another package
     package = importlib.import_module("wandb")
 
-    folder.mkdir(parents=True, exist_ok=True)
     if (folder / "wandb").exists():
         shutil.rmtree(folder / "wandb")
     quiet: dict[str, Any] = {"silent": True, "x_disable_stats": True, "x_disable_meta": True}
@@ -92,8 +93,9 @@ class Mirror:
     def __init__(self, run: Path, root: Path, name: str, kind: str) -> None:
         self._run, self._folder, self._name, self._kind = run, root / name, name, kind
         check_inside(root, self._folder)
-        if (self._folder / "run.json").exists():
-            raise UsageError(f"{self._folder} is a run's own folder: mirror into another")
+        is_taken = self._folder.is_dir() and any(self._folder.iterdir())
+        if is_taken and not (self._folder / MARK).exists():
+            raise UsageError(f"{self._folder} holds other files: mirror into another folder")
         self._sink: Sink | None = None
         self._begun: object = None
         self._rows = dict.fromkeys(TABLES, 0)
@@ -110,6 +112,8 @@ class Mirror:
         if (begun := record.get("started_at")) != self._begun:  # None: it never began
             self.close()
             self._begun, self._rows = begun, dict.fromkeys(TABLES, 0)
+            self._folder.mkdir(parents=True, exist_ok=True)
+            (self._folder / MARK).write_text("Made by `python -m reproduce`; it may be replaced.\n")
             self._sink = SINKS[self._kind](self._folder, self._name, record)
         if self._sink is None:  # it has ended
             return
@@ -173,14 +177,19 @@ def mirrored(plan: Plan, kind: str, say: Callable[[str], None]) -> Iterator[None
 
 
 def mirror(kind: str, runs: Path, logdir: Path) -> int:
-    """Mirror every run below a folder into its own folder of `logdir`; return their number."""
+    """Mirror every run below a folder into its own folder of `logdir`; return their number.
+
+    The folder of one run alone is mirrored by the names of its task and seed.
+    """
     check_kind(kind)
     folders = [record.parent for record in sorted(runs.rglob("run.json"))]
     if not folders:
         raise UsageError(f"{runs} holds no runs (<task>/seed-<k>/run.json)")
     check_writable(logdir, "logdir")
-    for folder in folders:
-        one = Mirror(folder, logdir, folder.relative_to(runs).as_posix(), kind)
+    alone = Path(*runs.resolve().parts[-2:])
+    names = [folder.relative_to(runs) if folder != runs else alone for folder in folders]
+    pairs = zip(folders, names, strict=True)
+    for one in [Mirror(folder, logdir, name.as_posix(), kind) for folder, name in pairs]:
         one.update()
         one.close()
     return len(folders)

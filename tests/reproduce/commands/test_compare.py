@@ -69,7 +69,7 @@ def test_a_run_without_a_score_is_left_out_by_name(
 
 
 def test_only_finished_runs_of_shared_tasks_are_compared(tmp_path: Path) -> None:
-    """Unfinished runs, runs that were kept aside and tasks of one side have no part in it."""
+    """Unfinished runs, runs kept aside and tasks of one side have no part; the first are named."""
     first, second = pendulum(tmp_path / "a"), pendulum(tmp_path / "b")
     write(first, TASK, [1.0, 2.0])
     write(first, OTHER, [7.0])
@@ -80,6 +80,8 @@ def test_only_finished_runs_of_shared_tasks_are_compared(tmp_path: Path) -> None
     aside.rename(aside.with_name("seed-9.1000"))
     row = only_row(first, second)
     assert (row["task"], row["num_seeds_b"], row["score_mean_b"]) == (TASK, 2, 3.5)
+    named = {run.name: status for run, status in row["left_out"].items()}
+    assert named == {"seed-3": "running", "seed-4": "failed", "seed-5": "diverged"}
 
 
 def test_scores_are_taken_at_the_step_that_all_reached(tmp_path: Path) -> None:

@@ -5,10 +5,13 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
+import pandas as pd
 import pytest
 from scipy import stats
 
 from reproduce.commands import sweep
+from reproduce.commands.flags import make_console
+from reproduce.pipeline import gather
 from reproduce.plan.grid import Plan
 from reproduce.plan.make import folder_name, variants_of
 from tests.messages import check
@@ -86,7 +89,9 @@ def test_variants_are_compared_with_the_first_and_their_number_is_counted(tmp_pa
         for plan, of_plan in zip(plans, of_task, strict=True):
             for seed, score in enumerate(of_plan, start=1):
                 record_run(plan, task, seed, {1000: score}, device="cpu")
-    table = sweep.compare(sweep.variants_of(plans))
+    variants = sweep.variants_of(plans)
+    gathered = {name: gather(plan)["scores"] for name, plan in variants.items()}
+    table = sweep.compare(variants, gathered)
     assert list(table["variant"]) == ["gamma=0.9", "gamma=0.95", "gamma=0.99"] * 2
     np.testing.assert_allclose(table["score_mean"], scores.mean(axis=2).ravel())
     against = [stats.ttest_ind(of[i], of[0], equal_var=False) for of in scores for i in (1, 2)]
@@ -97,6 +102,24 @@ def test_variants_are_compared_with_the_first_and_their_number_is_counted(tmp_pa
     least = min(test.pvalue for test in against)
     assert table["p_holm"].min() == pytest.approx(4 * least)
     assert len(compared) == 4
+
+
+@pytest.mark.usefixtures("undrawn", "svg_alone")
+def test_a_diverged_run_counts_as_it_does_in_its_grid(tmp_path: Path) -> None:
+    """As a random policy: a setting that diverges is not flattered by the seeds that did not."""
+    plans = [grid(tmp_path, f"gamma={gamma}") for gamma in (0.9, 0.99)]
+    for plan in plans:
+        for seed in (1, 2, 3):
+            diverges = plan is plans[1] and seed == 3
+            status = "diverged" if diverges else "finished"
+            record_run(plan, TASK, seed, {1000: -200.0}, status=status, device="cpu")
+    path = tmp_path / "sweep.csv"
+    assert sweep.run(sweep.variants_of(plans), path, make_console(), lambda plan: {}) == 2
+    table = pd.read_csv(path)
+    expected = [pd.read_csv(plan.directory / "scores.csv")["score"].mean() for plan in plans]
+    assert table["num_seeds"].tolist() == [3, 3]
+    np.testing.assert_allclose(table["score_mean"], expected)
+    assert expected[1] < expected[0] == -200.0
 
 
 @pytest.mark.usefixtures("undrawn", "svg_alone")

@@ -79,6 +79,20 @@ def test_a_mirror_harms_no_run_and_no_file(tmp_path: Path, memory: dict[str, lis
     assert (tree(tmp_path), memory) == (before, {})
 
 
+@pytest.mark.usefixtures("memory")
+def test_a_mirror_replaces_mirrors_alone(tmp_path: Path) -> None:
+    """One run is mirrored by its task and seed, in no folder with files of others."""
+    runs = [record_run(pendulum(tmp_path / "runs", [1, 2]), TASK, seed) for seed in (1, 2)]
+    for run in (*runs, *runs):
+        assert mirror("tensorboard", run, tmp_path / "logs") == 1
+    made = {path.parent.name for path in (tmp_path / "logs" / TASK).glob(f"*/{track.MARK}")}
+    assert made == {"seed-1", "seed-2"}
+    mark = tmp_path / "logs" / TASK / "seed-2" / track.MARK
+    mark.rename(mark.with_name("events.out.tfevents.1"))
+    with refused("others' files"):
+        mirror("tensorboard", runs[1], tmp_path / "logs")
+
+
 @pytest.mark.tracking
 def test_tensorboard_holds_what_was_recorded(tmp_path: Path) -> None:
     """Read back by TensorBoard itself; mirroring again adds nothing."""
