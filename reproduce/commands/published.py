@@ -6,7 +6,6 @@ with `--check` only the last.
 
 import io
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 
 import pandas as pd
@@ -15,11 +14,9 @@ from reproduce.commands import flags
 from reproduce.pipeline import gather, write_report
 from reproduce.plan.grid import PUBLISHED, Plan
 from reproduce.plan.make import load_grid
-from reproduce.plan.status import number_of
 from suite.base.files import compress
 from suite.envs.tasks import find_task
 from suite.record.manifest import POLICY, TABLES, leave_out_policy
-from suite.record.records import read_record
 
 RECORDS = "*/seed-*/run.json"
 LONG_TABLE = 12_000
@@ -36,18 +33,8 @@ def find_plans(root: Path) -> list[Plan]:
     plans = []
     for folder in sorted(folder for folder in root.glob("*/*") if any(folder.glob(RECORDS))):
         here = folder.relative_to(Path.cwd()) if folder.is_relative_to(Path.cwd()) else folder
-        plan = load_grid(here)
-        plans.append(replace(plan, behaviours=_newest(plan)))
+        plans.append(load_grid(here))
     return plans
-
-
-def _newest(plan: Plan) -> dict[str, int]:
-    found: dict[str, int] = {}
-    for path in plan.directory.glob(RECORDS):
-        record = read_record(path.parent) or {}
-        if (number := number_of(record)) is not None:
-            found[record["task"]] = max(number, found.get(record["task"], 0))
-    return found
 
 
 def refresh(plan: Plan) -> None:

@@ -18,12 +18,13 @@ from reproduce.plan.grid import Plan
 from reproduce.plan.places import Cluster, check_writable, choose_device, default_workers
 from reproduce.plan.presets import source_of, tasks_of
 from reproduce.plan.request import FIELDS, RUNS, SAVED, Request, check, words_of
-from reproduce.plan.status import NOT_SETTINGS
+from reproduce.plan.status import NOT_SETTINGS, number_of
 from reproduce.words import counted
 from suite.base.errors import UsageError, nearest
 from suite.base.files import check_inside, write_json
 from suite.envs.tasks import Zero, baseline_scores, find_task, refuse_unimported
 from suite.record.recorder import refuse_no_evaluations
+from suite.record.records import read_record
 from suite.settings.command_line import printable, read_value
 from suite.settings.recorded import without_removed
 
@@ -272,7 +273,10 @@ def read_grid(folder: Path) -> dict[str, Any]:
 
 
 def load_grid(folder: Path) -> Plan:
-    """Return the plan that was last run in a folder `<agent>-<suite>/<source>`, as `load_plan`."""
+    """Return the plan that was last run in a folder `<agent>-<suite>/<source>`, as `load_plan`.
+
+    In `results/published` runs of older code count.
+    """
     saved = read_grid(folder)
     for task in saved["env_steps"]:
         refuse_unimported(task, PLAN)
@@ -284,4 +288,16 @@ def load_grid(folder: Path) -> Plan:
     asked |= {"device": "cpu"}  # its own may not be here
     asked |= {"runs_dir": folder.parent.parent}
     plan = make_plan(saved["agent"], saved["suite"], **asked)
-    return keep_declared(dataclasses.replace(plan, device=saved["device"]))
+    plan = keep_declared(dataclasses.replace(plan, device=saved["device"]))
+    is_published = folder.absolute().is_relative_to(planning.PUBLISHED)
+    return dataclasses.replace(plan, behaviours=_newest(folder)) if is_published else plan
+
+
+def _newest(folder: Path) -> dict[str, int]:
+    """Return the newest number of a behaviour among the runs of each task."""
+    found: dict[str, int] = {}
+    for path in folder.glob("*/seed-*/run.json"):
+        record = read_record(path.parent) or {}
+        if (number := number_of(record)) is not None:
+            found[record["task"]] = max(number, found.get(record["task"], 0))
+    return found

@@ -13,7 +13,7 @@ from reproduce import ROOT, pipeline
 from reproduce import __main__ as command_line
 from reproduce.commands.published import find_plans
 from reproduce.plan.grid import Plan
-from reproduce.plan.make import make_plan, save_plan
+from reproduce.plan.make import load_plan, make_plan, save_plan
 from reproduce.plan.status import refuse_mixture
 from suite.base import hardware
 from tests.messages import refused
@@ -169,6 +169,8 @@ def test_a_published_grid_is_drawn_of_its_own_runs(project: Path, published: Pat
     (row,) = pipeline.gather(found)["verdicts"].to_dict("records")
     assert (row["verdict"], row["older_runs"]) == ("above", "counted")
     assert "today's is 7 (counted)" in row["note"]
+    again = load_plan(plan.agent, plan.suite, plan.source, published)  # as `report` does
+    assert statuses(again) == statuses(found) == ["finished"] * 3
     shutil.rmtree(plan.directory / REACHER / "seed-1")
     record_run(smoke(runs_dir=published), REACHER, 1, {STEPS: -5.0})
     (found,) = find_plans(published)
