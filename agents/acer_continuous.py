@@ -18,8 +18,9 @@ average of past policies bounds each step.
 | T steps, then updates on replayed unrolls      | Section 6     | `train`            |
 
 Deviations from the paper, and details it leaves open:
-1. Workers are synchronous: N new unrolls are followed by as many updates, one after another, as N
-   asynchronous workers would make on theirs. Seeds are trained one after another.
+1. Workers are synchronous: N new unrolls are followed by as many updates from replay, one after
+   another, as N asynchronous workers would make; by Algorithm 1's updates on the new unrolls
+   themselves only with `online_updates`. Seeds are trained one after another.
 2. An unroll continues across the end of an episode, but no trace does. The step after an end only
    resets the simulator: losses, traces and `env_steps` leave its row out; all other rows are valid.
    Losses are means over valid rows (ChainerRL).

@@ -143,12 +143,17 @@ def test_an_extended_run_has_the_bytes_of_one_that_was_longer_from_the_start(
 
 
 @pytest.mark.usefixtures("unchecked")
-@pytest.mark.parametrize("agent", those("sac", "a2c", "impala", "acer_continuous"))
+@pytest.mark.parametrize("agent", those("sac", "a2c", "impala", "acer", "acer_continuous"))
 def test_a_killed_run_goes_on_to_a_nearer_end(
     agent: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """With the bytes of one that was shorter from the start, if its checkpoint lies before that."""
+    """With the bytes of one that was shorter from the start, if its checkpoint lies before that.
+
+    The replay of the longer run had room for more.
+    """
     config, log = CONFIGS[agent], Recorder.log
+    if hasattr(config, "replay_capacity"):
+        config = replace(config, replay_capacity=100_000)
     train(config, tmp_path / "whole")
 
     def log_and_stop(recorder: Recorder, *row: Any) -> None:
@@ -169,6 +174,31 @@ def test_a_killed_run_goes_on_to_a_nearer_end(
     with pytest.raises(UsageError, match=f"its checkpoint is at {steps} env_steps, not before"):
         train(replace(config, env_steps=int(steps)), tmp_path / "past")
     assert tree(tmp_path / "past") == before
+
+
+@pytest.mark.usefixtures("unchecked")
+@pytest.mark.parametrize(("begun", "asked"), [("1", "1 2"), ("1", "2 1"), ("1 2", "2")])
+def test_other_seeds_do_not_replace_a_killed_run(
+    begun: str, asked: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A seed that was trained alone, or with others, goes on so; adding one would begin it anew."""
+    command = ["--task=Pendulum-v1", "--device=cpu", "--evaluation-episodes=1", "--batch-size=8"]
+    command += ["--env-steps=60", "--learning-starts=40", "--hidden-sizes=8", f"--out={tmp_path}"]
+    log = Recorder.log
+
+    def log_and_stop(recorder: Recorder, *row: Any) -> None:
+        log(recorder, *row)
+        recorder.is_stopping = True
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Recorder, "log", log_and_stop)
+        with pytest.raises(KeyboardInterrupt):
+            sac.main([*command, "--log-interval=45", "--seeds", *begun.split()])
+    before = tree(tmp_path)
+    with pytest.raises(UsageError, match=f"unfinished run of --seeds {begun}: go on with them"):
+        sac.main([*command, "--log-interval=45", "--seeds", *asked.split()])
+    assert tree(tmp_path) == before
+    assert sac.main([*command, "--log-interval=45", "--seeds", *begun.split()]) == 0
 
 
 @pytest.mark.usefixtures("unchecked")

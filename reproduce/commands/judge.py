@@ -53,7 +53,7 @@ def judge_curves(
         presented[name] = task = find_task(name, protocols.get(name) or "noframeskip")
         try:
             steps, found = score_runs(rows, rule, from_grid, env_steps)
-            config = _config_of(agent, source, task, rule, steps)
+            config = _config_of(agent, source, task, rule)
             if steps <= first_update(config):
                 raise UsageError(too_early(agent, source, config))
         except UsageError as error:
@@ -100,7 +100,7 @@ def _check_unique(curves: Curves, rule: str) -> None:
         raise UsageError(f"{where} {what.format(row.env_steps)}")
 
 
-def _config_of(agent: str, source: str, task: Task, rule: str, env_steps: int) -> Any:
+def _config_of(agent: str, source: str, task: Task, rule: str) -> Any:
     """Return the settings that a source judges, on a task: a preset's, else the agent's defaults.
 
     They say when the first update is made and how many environments there are. How long a source
@@ -108,7 +108,7 @@ def _config_of(agent: str, source: str, task: Task, rule: str, env_steps: int) -
     """
     module = importlib.import_module(f"agents.{agent}")
     judged = [preset.config for preset in module.PRESETS.values() if preset.judged_by == source]
-    changes: dict[str, Any] = {"task": task.name, "env_steps": env_steps, "evaluation_rule": rule}
+    changes: dict[str, Any] = {"task": task.name, "evaluation_rule": rule}
     if task.protocol:
         changes["protocol"] = task.protocol
     if judged:

@@ -90,12 +90,14 @@ def _compare_work(tasks: Sequence[str], options: Any, folder: Path, argv: Sequen
 def _measure(tasks: Sequence[str], options: Any, folder: Path, argv: Sequence[str]) -> int:
     from reproduce.simulators import claims, figures, measure
 
+    sizes = [(n, k) for n in options.num_envs for k in options.threads if k <= n]
+    if not sizes:
+        raise UsageError("--threads: a thread steps one environment or more: raise --num-envs")
     busy = measure.busy_cores()
     if busy > measure.MOST_BUSY and not options.busy:
         raise UsageError(f"{busy:.1f} cores are at work: wait until nothing runs, or --busy")
     _tell(folder, busy_cores=round(busy, 2), turns=" ".join(argv))
     path, console, any_turn = folder / "turns.csv", flags.make_console(), False
-    sizes = [(n, k) for n in options.num_envs for k in options.threads if k <= n]
     for cell in (measure.Cell(task, *size) for task in tasks for size in sizes):
         found = list[dict[str, Any]]()
         turns = (cell, options.engines, options.modes, options.turns, options.seconds)

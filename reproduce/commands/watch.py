@@ -37,12 +37,12 @@ def find_grid(folder: Path) -> Path:
 
 def watch(plan: Plan, show: Callable[[Board], None]) -> Board:
     """Show a grid until every run has ended; return how."""
-    board, written = board_of(plan.runs(), plan.workers), stamp(plan.directory / PLAN)
+    board, written = _board(plan), stamp(plan.directory / PLAN)
     holders, idle = Holders(), 0
     while True:
         if stamp(plan.directory / PLAN) != written:  # it was started once more, with other runs
             plan, written = load_grid(plan.directory.absolute()), stamp(plan.directory / PLAN)
-            now = board_of(plan.runs(), plan.workers)
+            now = _board(plan)
             board.rows, board.side_by_side = now.rows, now.side_by_side
         for row in board.rows:
             if row.state not in ENDED:
@@ -55,6 +55,11 @@ def watch(plan: Plan, show: Callable[[Board], None]) -> Board:
             on = way_on(plan)
             board.notes.append(f"Nobody runs this grid now; watching until somebody does; {on}")
         time.sleep(LOOK_SECONDS)
+
+
+def _board(plan: Plan) -> Board:
+    runs = plan.runs()
+    return board_of(runs, plan.workers, plan.groups(runs))
 
 
 def _look_at(row: Progress, plan: Plan, holders: Holders) -> None:

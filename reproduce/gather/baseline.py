@@ -153,11 +153,12 @@ def _read(plan: Plan, folder: Path) -> Baseline:
         for seed in declared.get((task, steps), planned):
             run = Run(task, seed, steps, there / f"seed-{seed}")
             record = read_record(run.directory) or {"status": "planned"}
-            if record["status"] != "finished":
+            if (status := record["status"]) != "finished":
+                way = "leave out its task" if status == "diverged" else "go on with that grid first"
                 raise _refusal(
                     plan,
-                    f"{task} seed {seed} in {folder} is {record['status']}, and a baseline needs "
-                    "every run: go on with that grid first",
+                    f"{task} seed {seed} in {folder} is {status}, and a baseline needs every run: "
+                    + way,
                 )
             if (end := record["config"]["env_steps"]) < plan.env_steps[task]:
                 raise _refusal(
@@ -194,8 +195,10 @@ def _lend(plan: Plan, found: Baseline) -> None:
     runs, agent = found.runs, plan.agent
     of_runs = single_runs(agent, plan.rule, runs)
     interval = None if plan.rule == "training" else found.settings["evaluation_interval"]
-    if interval and (of_runs["env_steps"] % interval).any():
-        interval = None
+    if interval:
+        due = of_runs["env_steps"] / interval
+        gaps = of_runs.assign(due=due).groupby(["env_id", "seed"])["due"].diff().fillna(1)
+        interval = interval if (due % 1 == 0).all() and (gaps == 1).all() else None
     tasks = list(dict.fromkeys(run.task for run in runs))
     commits = {str((read_record(run.directory) or {}).get("commit")) for run in runs}
     source = Source(

@@ -113,7 +113,9 @@ def _parts(path: Path, columns: Names, evaluated: bool) -> Iterator[Part]:
         raise UsageError(f"{path} holds no {EVENTS} and no {MONITOR}{more}: name a CSV file")
     for folder in sorted(folders):
         files = sorted(folder.glob(MONITOR))
-        yield _monitors(files) if files else _events(folder, columns)
+        are_envs = all(file.name.partition(".")[0].isdecimal() for file in files)  # `make_vec_env`
+        runs = [files] if are_envs else [[file] for file in files]
+        yield from map(_monitors, runs) if files else [_events(folder, columns)]
 
 
 def _monitors(files: Sequence[Path]) -> Part:

@@ -254,13 +254,13 @@ def times_to_score(curves: pd.DataFrame, scales: Mapping[str, Scale]) -> pd.Data
 def median_times(times: pd.DataFrame) -> pd.DataFrame:
     """Return a row for each task and share of `times.csv`, with the median of its seeds' seconds.
 
-    A seed that did not get there counts as later than all others, so the median is NaN where fewer
-    than half did.
+    A seed that did not get there counts as later than all others, so the median is NaN unless more
+    than half did. Seconds are NaN where none were recorded.
     """
     groups = times.assign(late=times["wall_seconds"].fillna(np.inf))
     groups = groups.groupby(["task", "share", "score"], sort=False)
-    found = groups["wall_seconds"].agg(num_reached="count", num_seeds="size", fastest="min")
-    found["slowest"] = groups["wall_seconds"].max()
+    found = groups["env_steps"].agg(num_reached="count", num_seeds="size")
+    found[["fastest", "slowest"]] = groups["wall_seconds"].agg(["min", "max"])
     found["median"] = groups["late"].median().replace(np.inf, np.nan)
     return found.reset_index()
 

@@ -8,6 +8,7 @@ measured mean, the interval uses the measured spreads. Every group of tables has
 so each can be made alone. What a plan can decide, `outlook.py` finds by the same simulated checks.
 """
 
+from argparse import ArgumentParser
 from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
@@ -31,6 +32,7 @@ from reproduce.judge.inference import (
     sample,
     welch,
 )
+from suite.base.files import write_atomically
 
 FILE = ROOT / "results" / "error_rates.csv"
 COLUMNS = ("title", "corner", "row", "column", "rates")
@@ -320,5 +322,7 @@ def stored() -> pd.DataFrame:
 
 
 if __name__ == "__main__":
+    ArgumentParser(description="simulate all error rates anew: four minutes").parse_args()
     made = pd.concat([make().assign(group=name) for name, make in TABLES.items()])
-    made[["group", *COLUMNS]].to_csv(FILE, index=False, lineterminator="\n")
+    content = made[["group", *COLUMNS]].to_csv(index=False, lineterminator="\n")
+    write_atomically(FILE, content.encode())

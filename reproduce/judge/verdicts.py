@@ -8,7 +8,7 @@ has the arithmetic; `docs/verdicts.md` explains how to read a verdict and how of
 """
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import asdict, dataclass, replace
 from types import MappingProxyType
 from typing import Literal, NamedTuple
@@ -360,7 +360,8 @@ def verdict_table(
     """
     rows = []
     for task, each in judged.items():
-        statuses = runs.loc[runs["task"] == task, "status"]
+        statuses = runs[runs["task"] == task].set_index("seed")["status"]
+        scored = set(scores.loc[scores["task"] == task, "seed"])
         reference = scales[task].reference
         measured = scores.loc[scores["task"] == task, ["env_steps", "rule"]].values.tolist()
         measured += [[reference.env_steps, reference.rule]] if reference else [[None, ""]]
@@ -374,7 +375,7 @@ def verdict_table(
                 "num_failed": int((statuses == "failed").sum()),
                 "num_diverged": int((statuses == "diverged").sum()),
                 "p_below": each.declared.p_below if each.declared else math.nan,
-                "note": "; ".join(filter(None, _notes(each, statuses))),
+                "note": "; ".join(filter(None, _notes(each, statuses, scored))),
             }
         )
     table = pd.DataFrame(rows, columns=list(TABLE_COLUMNS))
@@ -382,12 +383,15 @@ def verdict_table(
     return table.astype({"env_steps": "Int64", "seeds_to_settle": "Int64"})
 
 
-def _notes(judged: Judged, statuses: pd.Series) -> list[str]:
+def _notes(judged: Judged, statuses: pd.Series, scored: Set[int]) -> list[str]:
+    """Return what is to be said of a task whose runs ended so, by seed; `scored` have a score."""
     notes = [judged.shown.note]
     if judged.is_exploratory and judged.declared:
         declared = counted(len(judged.declared_seeds), "declared seed")
         notes.append(f"by its {declared}: {judged.declared.verdict}")
-    suffixes = {"diverged": ", counted as a random policy"}
+    are_counted = scored.issuperset(statuses.index[statuses == "diverged"])
+    how = "counted as a random policy" if are_counted else "left out: no random score is known"
+    suffixes = {"diverged": f", {how}"}
     notes += [
         f"{(statuses == status).sum()} of {len(statuses)} runs {status}{suffixes.get(status, '')}"
         for status in STATUSES[1:]

@@ -8,7 +8,7 @@ import re
 import shlex
 import shutil
 import sys
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any, get_args, get_origin, get_type_hints
 
@@ -47,8 +47,15 @@ def make_plan(agent: str, suite: str, *, cluster: Cluster | None = None, **asked
     """
     request = Request(agent=agent, suite=suite, **asked)
     check(request)
-    changes = changes_of(request.settings)
     check_writable(request.runs_dir)
+    plan = _decide(request, cluster)
+    check_writable(plan.directory)
+    return plan
+
+
+def _decide(request: Request, cluster: Cluster | None = None) -> Plan:
+    """Return the plan of a request, its choices made."""
+    agent, suite, changes = request.agent, request.suite, changes_of(request.settings)
     source = source_of(agent, suite, request.source)
     preset, spent = source.preset, source.preset.budgets[request.budget]
     device = choose_device(request.device, cluster)
@@ -63,7 +70,6 @@ def make_plan(agent: str, suite: str, *, cluster: Cluster | None = None, **asked
         refuse_no_evaluations(config)
     directory = source.folder(request.runs_dir)
     check_inside(request.runs_dir, directory)
-    check_writable(directory)
     usual = number if isinstance(number, int) else spent.num_seeds
     seeds = tuple(request.seeds or range(1, usual + 1))
     decided = {
@@ -192,8 +198,9 @@ def save_plan(plan: Plan) -> None:
 
 
 def command(plan: Plan) -> str:
-    """Return the command that goes on with a plan in its folder."""
-    return command_of(request_of(plan), plan.maker.verb)
+    """Return what goes on with a plan in its folder: a line for each of its tasks' lengths."""
+    parts = _parts(plan, lambda task: 0)
+    return "\n".join(command_of(request_of(part), plan.maker.verb) for part in parts)
 
 
 def commands_anew(plan: Plan) -> list[str]:
@@ -201,18 +208,29 @@ def commands_anew(plan: Plan) -> list[str]:
 
     The number of processes is left to the machine. Our published runs are made in `RUNS`.
     """
-    usual = plan.preset.budgets[plan.budget].steps
-    parts: dict[tuple[int | None, int], dict[str, int]] = {}
+    anew = {"workers": None} | ({"runs_dir": RUNS} if plan.behaviours else {})
+    found = []
+    for part in _parts(plan, lambda task: plan.num_seeds[task]):
+        own = dataclasses.replace(part, seeds=plan.seeds[: max(part.num_seeds.values())])
+        request = dataclasses.replace(request_of(own), **anew)
+        found.append(command_of(request, plan.maker.verb))
+    return found
+
+
+def _parts(plan: Plan, kind: Callable[[str], int]) -> list[Plan]:
+    """Return a plan in parts by tasks of one kind with equal, or their usual, steps."""
+    usual, kinds = plan.preset.budgets[plan.budget].steps, dict[Any, list[str]]()
     for task, steps in plan.env_steps.items():
-        key = (None if steps == usual(task) else steps, plan.num_seeds[task])
-        parts.setdefault(key, {})[task] = steps
-    anew, requests = {"workers": None} | ({"runs_dir": RUNS} if plan.behaviours else {}), []
-    for (_, number), steps in parts.items():
-        numbers = dict.fromkeys(steps, number)
-        own: dict[str, Any] = {"tasks": (*steps,), "env_steps": steps, "num_seeds": numbers}
-        part = dataclasses.replace(plan, seeds=plan.seeds[:number], **own)
-        requests.append(dataclasses.replace(request_of(part), **anew))
-    return [command_of(request, plan.maker.verb) for request in requests]
+        kinds.setdefault((None if steps == usual(task) else steps, kind(task)), []).append(task)
+    return [
+        dataclasses.replace(
+            plan,
+            tasks=(*tasks,),
+            env_steps={task: plan.env_steps[task] for task in tasks},
+            num_seeds={task: plan.num_seeds[task] for task in tasks},
+        )
+        for tasks in kinds.values()
+    ]
 
 
 def command_of(request: Request, verb: Sequence[str] = ()) -> str:
@@ -243,7 +261,7 @@ def request_of(plan: Plan) -> Request:
 
 def way_on(plan: Plan) -> str:
     """Return how to go on with a plan after it was stopped, in words."""
-    return f"go on with:\n  {command(plan)}"
+    return "\n  ".join(["go on with:", *command(plan).splitlines()])
 
 
 def _python() -> str:
@@ -287,8 +305,9 @@ def load_grid(folder: Path) -> Plan:
     asked |= {"source": folder.name, "settings": settings, "baseline": saved.get("baseline")}
     asked |= {"device": "cpu"}  # its own may not be here
     asked |= {"runs_dir": folder.parent.parent}
-    plan = make_plan(saved["agent"], saved["suite"], **asked)
-    plan = keep_declared(dataclasses.replace(plan, device=saved["device"]))
+    request = Request(agent=saved["agent"], suite=saved["suite"], **asked)
+    check(request)
+    plan = keep_declared(dataclasses.replace(_decide(request), device=saved["device"]))
     is_published = folder.absolute().is_relative_to(planning.PUBLISHED)
     return dataclasses.replace(plan, behaviours=_newest(folder)) if is_published else plan
 

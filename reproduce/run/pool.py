@@ -103,8 +103,7 @@ class Pool:
         runs = plan.runs()
         self._plan, self._waiting = plan, plan.groups(runs)
         self._most_workers = plan.workers
-        seeds_per_group = max((len(group.runs) for group in self._waiting), default=1)
-        self.board = board_of(runs, plan.workers * seeds_per_group)
+        self.board = board_of(runs, plan.workers, self._waiting)
         self._row_of = {row.run.key: row for row in self.board.rows}
         self._workers: list[Worker] = []
         self._leases = Leases(plan.directory, name_of_settings(plan.config))

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from reproduce.plan.grid import Run
+from reproduce.plan.grid import Group, Run
 from reproduce.run.log import LAST_BYTES, tail
 from suite.base.files import CHECKPOINT, open_regular
 
@@ -71,8 +71,11 @@ def _seconds_left(row: Progress, usual: float | None) -> float | None:
     return speed and (row.run.env_steps - row.env_steps) / speed
 
 
-def board_of(runs: Sequence[Run], side_by_side: int) -> Board:
-    """Return the board of a plan's runs before the launch: what their files say."""
+def board_of(runs: Sequence[Run], workers: int, groups: Sequence[Group]) -> Board:
+    """Return the board of a plan's runs before the launch: what their files say.
+
+    `workers` processes train the `groups` that wait.
+    """
     rows = []
     for run in runs:
         state = run.status if run.has_ended else "waiting"
@@ -81,7 +84,7 @@ def board_of(runs: Sequence[Run], side_by_side: int) -> Board:
         rows.append(row)
         if not run.has_ended and (run.directory / CHECKPOINT).exists():
             read_progress(row)
-    return Board(side_by_side, rows)
+    return Board(workers * max((len(group.runs) for group in groups), default=1), rows)
 
 
 def read_progress(row: Progress) -> None:

@@ -24,7 +24,7 @@ LARGEST_JSON = 2**23
 LARGEST_TABLE = 2**28
 """Bytes of a run's table, packed or not, or of its policy that are read: 256 MiB."""
 LARGEST_TENSORS = 2**32
-"""Bytes of a checkpoint's tensors that are read: 4 GiB; `docs/robust.md` has their sizes."""
+"""Bytes of a checkpoint's tensors that are read, and written: 4 GiB."""
 
 
 def check_inside(folder: Path, path: Path) -> None:

@@ -201,6 +201,7 @@ class VectorEnv:
             self.action_shape = (self._first + action_space.shape[0],)
             self._centre, self._half_range = (low + high) / 2, (high - low) / 2
             self._no_action = np.zeros((env_seeds.size, *self.action_shape))
+            self._is_nan = np.zeros(self._shape, dtype=bool)
         self._actions_shape = (*self._shape, *self.action_shape)
         self._returns = np.zeros(self._shape)
         self._lengths = np.zeros(self._shape, dtype=np.int64)
@@ -252,7 +253,8 @@ class VectorEnv:
     def send(self, actions: np.ndarray) -> None:
         """Start a step; the simulator's threads work until `recv`. See `step`.
 
-        A NaN in an action is passed on; the simulator answers with a reward of NaN.
+        An action with a NaN never reaches the simulator, which gets the middle of the range; the
+        reward is NaN.
         """
         if not self._started:
             raise RuntimeError("call reset() before the first step")
@@ -262,6 +264,8 @@ class VectorEnv:
             raise ValueError(f"actions must be {self._actions_shape}, not {actions.shape}")
         if self.action_shape:
             clipped = np.clip(actions[..., self._first :], -1.0, 1.0)
+            self._is_nan = np.isnan(clipped).any(axis=-1)
+            clipped[self._is_nan] = 0.0
             scaled = clipped * self._half_range + self._centre
             if self._first:
                 choices = actions[..., :1]
@@ -301,6 +305,8 @@ class VectorEnv:
             episode_ends = info["terminated"].reshape(shape).astype(bool) | truncations
         else:
             rewards = raw_rewards = raw_rewards.reshape(shape)
+            if self.action_shape and self._is_nan.any():
+                rewards = raw_rewards = np.where(self._is_nan, np.nan, raw_rewards)
             episode_ends = ends
         valid = self._valid
         returns = self._returns + raw_rewards

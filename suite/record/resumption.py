@@ -6,9 +6,16 @@ from pathlib import Path
 from typing import Any
 
 from suite.base.errors import UsageError
-from suite.base.files import extent
+from suite.base.files import CHECKPOINT, extent
 from suite.record.manifest import TABLES
-from suite.record.seed_record import ENDS, SeedRecord, is_finished, refuse_finished
+from suite.record.records import ENDED
+from suite.record.seed_record import (
+    ENDS,
+    SeedRecord,
+    is_finished,
+    read_entries,
+    refuse_finished,
+)
 from suite.settings.recorded import WITHOUT_EFFECT
 
 ACTIONS = "actions.bin"
@@ -24,7 +31,7 @@ def find(folder: Path, identity: Mapping[str, Any], seeds: Sequence[SeedRecord])
     """Return the snapshot that these seeds can resume from exactly; else None, and why not.
 
     There is no reason where there is no checkpoint. A `UsageError` refuses to begin a run in place
-    of a finished one, or of an unfinished one of another command.
+    of a finished one, of an unfinished one of another command, or of one that cannot be read now.
     """
     snapshot, misfit, is_other = _fit(folder, identity, seeds)
     if snapshot is not None and not misfit:
@@ -37,7 +44,23 @@ def find(folder: Path, identity: Mapping[str, Any], seeds: Sequence[SeedRecord])
             f"{folder.parent} holds an unfinished run of another command ({misfit}): choose "
             "another --out, in a grid --fresh, or delete it"
         )
+    for seed in seeds:
+        _refuse_others_progress(seed)
     return None, misfit
+
+
+def _refuse_others_progress(seed: SeedRecord) -> None:
+    """Refuse to begin a seed that a killed command trained together with others than this one."""
+    before, now = read_entries(seed.folder), seed.entries
+    others, ours = ([*(each.get("config") or {}).get("seeds", ())] for each in (before, now))
+    can_go_on = all(before.get(key) == now[key] for key in ("sources", "versions", "machine"))
+    if not can_go_on or before.get("status") in ENDED or not others or others == ours:
+        return
+    if (seed.folder.with_name(f"seed-{others[0]}") / CHECKPOINT).exists():
+        raise UsageError(
+            f"{seed.folder} holds an unfinished run of --seeds {' '.join(map(str, others))}: go on "
+            "with them, choose another --out, in a grid --fresh, or delete it"
+        )
 
 
 def identity_of(run: Mapping[str, Any], seeds: Sequence[SeedRecord]) -> dict[str, Any]:
@@ -75,8 +98,10 @@ def _fit(
         misfit = past or changed or _damage(snapshot.content, folder, seeds)
     except UsageError as error:
         return None, str(error), False
-    except (OSError, *BROKEN) as error:
+    except (FileNotFoundError, *BROKEN) as error:
         return None, f"unreadable checkpoint: {error}", False
+    except OSError as error:  # it may be whole, and beginning anew would delete it
+        raise UsageError(f"cannot read {error.filename or folder}: {error.strerror}") from None
     has_other_settings = not ("sources" in changes or CIRCUMSTANCES.issuperset(changes))
     return snapshot, misfit, bool(past) or has_other_settings
 

@@ -55,9 +55,9 @@ class Policy:
         if spaces.continuous:
             bounds = np.array([spaces.low, spaces.high], dtype=np.float64)
             if not (abs(bounds) < 1e30).all():
-                raise ValueError("low and high must be finite")
-            self._low, high = bounds.astype(np.float32)
-            self._half_range = (high - self._low) / 2
+                raise ValueError("low and high must be finite, and below 1e30")
+            self._low, self._high = bounds.astype(np.float32)
+            self._half_range = (self._high - self._low) / 2
 
     def fits(self, spaces: Spaces) -> bool:
         """Return whether an environment's observations and actions are those of this policy."""
@@ -107,6 +107,7 @@ class Policy:
             return np.asarray(actions + start)
         first = int(self._spaces.num_choices > 0)
         scaled = self._low + (actions[..., first:] + 1) * self._half_range
+        scaled = np.clip(scaled, self._low, self._high)  # it is rounded
         return np.concatenate([actions[..., :1] + start, scaled], -1) if first else scaled
 
 

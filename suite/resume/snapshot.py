@@ -116,10 +116,11 @@ def _unpack_tensor(tree: Any, tensors: Mapping[str, Tensor], into: Any) -> Any:
         return array
     if into.shape == array.shape:
         into[...] = array
-    elif into.shape[1:] == array.shape[1:] and len(into) > len(array):
-        into[: len(array)] = array  # a ring of a shorter run, which has not come round
+    elif into.shape[1:] == array.shape[1:]:  # a ring, if the run ends elsewhere now: neither has
+        size = min(len(into), len(array))  # come round, and its first rows are all that were used
+        into[:size] = array[:size]
     else:
-        return array
+        raise ValueError(f"an array {[*array.shape]} instead of {[*into.shape]}")
     return into
 
 
@@ -189,6 +190,11 @@ def write_snapshot(folder: Path, snapshot: Snapshot) -> None:
     """Replace the snapshot in `folder`; the old one stays until the new one is whole."""
     folder.mkdir(exist_ok=True)
     weights = safetensors.torch.save(snapshot.tensors)
+    if len(weights) > LARGEST_TENSORS:  # it would not be read again
+        size, most = len(weights) / 2**30, LARGEST_TENSORS / 2**30
+        raise UsageError(
+            f"a checkpoint has {size:.1f} GiB, more than {most:.0f}: train fewer seeds in a process"
+        )
     content = {**snapshot.content, "tensors": hashlib.sha256(weights).hexdigest()}
     path = folder / _tensors_name(content)
     write_atomically(path, weights)
@@ -201,7 +207,11 @@ def write_snapshot(folder: Path, snapshot: Snapshot) -> None:
 
 
 def read_snapshot(folder: Path) -> Snapshot | None:
-    """Return the snapshot in a folder; None if there is none."""
+    """Return the snapshot in a folder; None if there is none.
+
+    A `UsageError` says that it is damaged; any other `OSError` than of a missing file, that this
+    machine cannot read it now.
+    """
     try:
         description = read_json(folder / DESCRIPTION)
         content = description["content"]
@@ -215,7 +225,7 @@ def read_snapshot(folder: Path) -> Snapshot | None:
         if error.filename == str(folder / DESCRIPTION):
             return None
         raise UsageError(f"unreadable checkpoint in {folder}: {error.strerror}") from None
-    except (OSError, *BROKEN) as error:
+    except BROKEN as error:
         raise UsageError(f"unreadable checkpoint in {folder}: {error}") from None
 
 

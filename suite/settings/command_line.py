@@ -101,6 +101,7 @@ class Parser(argparse.ArgumentParser):
 
     def __init__(self, **kwargs: Any) -> None:
         super().__init__(allow_abbrev=False, **kwargs)
+        self._negative_number_matcher = re.compile(r"-\.?\d")  # argparse's own knows no -2e1
 
     def error(self, message: str) -> NoReturn:
         """Raise argparse's message as a `UsageError`; its page of usage is in the help."""

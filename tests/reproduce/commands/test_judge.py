@@ -85,6 +85,16 @@ def test_curves_that_end_before_the_first_update_are_refused(tmp_path: Path) -> 
     assert 0.0 < row["reference_share"] < 0.2
 
 
+def test_a_step_need_not_be_one_at_which_our_agent_may_end(tmp_path: Path) -> None:
+    """Others' episodes end where they end, at no multiple of our number of environments."""
+    rows = [(CART, seed, 99_990, 400.0 + seed) for seed in (1, 2, 3)]
+    table = pd.DataFrame(rows, columns=["task", "seed", "env_steps", "mean_return"])
+    table.to_csv(tmp_path / "curves.csv", index=False)
+    for asked in (None, 99_991):
+        found = judge_curves("a2c", tmp_path / "curves.csv", "rl_zoo", env_steps=asked)
+        assert found["scores"]["score"].tolist() == [401.0, 402.0, 403.0]
+
+
 @pytest.mark.parametrize("grid", GRIDS, ids=lambda grid: f"{grid.parent.name}-{grid.name}")
 def test_every_published_table_gives_its_grids_scores(grid: Path) -> None:
     """To the digits of a table, by every rule, without being told the step."""

@@ -1,6 +1,7 @@
 """A grid that others run: what its files say, and that nothing is written."""
 
 import dataclasses
+import errno
 import json
 import os
 from collections.abc import Callable
@@ -44,6 +45,21 @@ def seen(plan: Plan, *deeds: Callable[[], object]) -> tuple[list[dict[int, str]]
 @pytest.fixture(autouse=True)
 def _at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(watching, "LOOK_SECONDS", 0.0)
+
+
+def test_a_grid_on_a_disk_without_write_permission_is_watched(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its plan is read; making one there is refused."""
+    plan = grid(tmp_path, 1)
+
+    def refuse(**options: object) -> None:
+        raise OSError(errno.EROFS, "Read-only file system")
+
+    monkeypatch.setattr("tempfile.TemporaryFile", refuse)
+    assert load_grid(plan.directory).seeds == (1,)
+    with refused():
+        pendulum(tmp_path / "runs", [1])
 
 
 def test_the_board_follows_leases_and_records(tmp_path: Path) -> None:

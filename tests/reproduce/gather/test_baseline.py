@@ -16,7 +16,7 @@ from reproduce.plan import make
 from reproduce.plan.grid import Plan
 from reproduce.plan.make import make_plan
 from tests.messages import check, refused
-from tests.reproduce.conftest import TASK, ReadFrom, Say, record_run, saved
+from tests.reproduce.conftest import TASK, ReadFrom, Say, record_run, reseal, saved
 
 pytestmark = pytest.mark.usefixtures("undrawn")
 
@@ -82,6 +82,18 @@ def test_a_baselines_score_is_that_of_its_own_report(tmp_path: Path) -> None:
         assert found.scores == tuple(collect.score(each, plan.rule, steps) for each in folders)
 
 
+def test_a_baseline_may_be_evaluated_less_often_than_asked(tmp_path: Path) -> None:
+    """An unroll longer than the interval skips evaluations; those that were made judge."""
+    theirs = saved(grid(tmp_path, env_steps=60_000))
+    for seed, score in enumerate(EQUAL, 1):
+        steps = {20_000: -800.0, 40_000: -700.0, 60_000: score}
+        record_run(theirs, TASK, seed, steps, env_steps=60_000)
+    plan = with_baseline(grid(tmp_path, "sac_alf", baseline="sac", env_steps=60_000))
+    found = reference_score(plan.agent, plan.preset.judged_by, TASK, 60_000, plan.rule)
+    assert found is not None
+    assert found.scores == EQUAL
+
+
 def test_a_published_grid_is_a_baseline_without_another(tmp_path: Path, published: Path) -> None:
     """The grid below the runs directory, or the one that holds it, comes first.
 
@@ -134,6 +146,8 @@ def test_what_cannot_judge_is_refused(tmp_path: Path, monkeypatch: pytest.Monkey
     refuse("measured otherwise", grid(tmp_path, "sac_alf", baseline="sac", settings=settings))
     car = "MountainCarContinuous-v0"
     refuse("another task", grid(tmp_path, "sac_alf", baseline="sac", tasks=[car]))
+    reseal(theirs.directory / TASK / "seed-2", status="diverged")
+    refuse("diverged", grid(tmp_path, "sac_alf", baseline="sac"))
     (theirs.directory / TASK / "seed-2" / "run.json").unlink()
     refuse("unfinished", grid(tmp_path, "sac_alf", baseline="sac"))
     assert not references.LENT

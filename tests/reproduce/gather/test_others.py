@@ -45,6 +45,13 @@ def test_environments_of_a_monitored_run_step_together(tmp_path: Path) -> None:
     assert read_curves([tmp_path]).episodes
 
 
+def test_monitored_runs_with_names_are_runs(tmp_path: Path) -> None:
+    """`Monitor` numbers the environments of a run; files of other names are a run each."""
+    for seed in (1, 2, 3):
+        write_monitor(tmp_path / f"seed{seed}.monitor.csv", [(float(seed), 10)])
+    assert as_rows(tmp_path) == [(CART, seed, 10, float(seed)) for seed in (1, 2, 3)]
+
+
 @pytest.mark.parametrize("name", ["", "a/evaluations.npz"])
 def test_evaluations_are_read_where_they_judge(name: str, tmp_path: Path) -> None:
     """As a file or in a folder: a mean over episodes at each step; elsewhere `Monitor`'s count."""

@@ -143,7 +143,11 @@ def test_a_median_needs_half_of_the_seeds(reached: int, median: float) -> None:
     """Seeds that do not get there count as later, so they do not make a task look faster."""
     seconds = [4.0, 5.0, 6.0][:reached] + [NAN] * (3 - reached)
     times = pd.DataFrame({"task": "A", "share": 0.5, "score": 1.0, "wall_seconds": seconds})
+    times["env_steps"] = times["wall_seconds"]
     assert median_times(times)["median"].tolist() == pytest.approx([median], nan_ok=True)
+    untimed = median_times(times.assign(wall_seconds=NAN))
+    assert untimed["num_reached"].tolist() == [reached], "curves without times got there, too"
+    assert untimed["median"].isna().all()
 
 
 def test_profile_and_aggregates_are_those_of_the_runs() -> None:

@@ -284,7 +284,10 @@ def test_table_has_a_row_for_every_task_of_the_plan() -> None:
         ["Good", "reproduced", 3, 0, 0, "deterministic"],
     ]
     assert table["env_steps"].fillna(-1).tolist() == [7, -1, 1000]
-    assert "2 of 3 runs failed; 1 of 3 runs diverged" in table["note"][0]
+    assert "2 of 3 runs failed; 1 of 3 runs diverged, left out: no random" in table["note"][0]
+    ended = status_rows("Good", "finished", "finished", "diverged")
+    table = table_of(score_rows("Good", [100.0, 101.0, -9.0]), scales, ended)
+    assert "1 of 3 runs diverged, counted as a random policy" in table["note"][2]
 
 
 def test_p_values_are_adjusted_over_all_tested_tasks() -> None:

@@ -22,7 +22,7 @@ from suite.envs.tasks import SUITES
 from suite.settings.command_line import Parser, read_command_line
 from tests.gpus import with_gpus
 from tests.messages import refused
-from tests.reproduce.conftest import TASK, pendulum, record_run, reseal, saved, statuses
+from tests.reproduce.conftest import TASK, pendulum, planned, record_run, reseal, saved, statuses
 
 
 def seeds_to_run(plan: Plan) -> list[list[int]]:
@@ -291,6 +291,18 @@ def test_the_printed_command_makes_an_equal_plan(
     assert words[:3] == ["python", "-m", "reproduce"]
     assert command_line.main(words[3:]) == 0
     assert again == [plan]
+
+
+def test_tasks_of_other_lengths_have_commands_of_their_own(tmp_path: Path) -> None:
+    """Together they plan the same runs again."""
+    steps = {"Hopper-v4": 1_000, "Walker2d-v4": 2_000, "HalfCheetah-v4": 1_000}
+    plan = make_plan("sac", "mujoco", runs_dir=tmp_path, env_steps=steps, seeds=[1], device="cpu")
+    lines = command(plan).splitlines()
+    parts = [planned(line.partition(" -m reproduce ")[2]) for line in lines]
+    assert [dict(part.env_steps) for part in parts] == [
+        {"Hopper-v4": 1_000, "HalfCheetah-v4": 1_000},
+        {"Walker2d-v4": 2_000},
+    ]
 
 
 def test_the_command_keeps_ones_own_device(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from reproduce.plan.grid import Group
 from reproduce.plan.status import Run
 from reproduce.run.progress import Board, Progress, board_of, last_row, read_progress
 from suite.base.files import CHECKPOINT
@@ -64,13 +65,19 @@ def test_a_run_that_goes_on_shows_what_it_has_before_it_starts(tmp_path: Path) -
     run = Run("Hopper-v4", 1, 1000, tmp_path, "running")
     columns = "env_steps,num_updates,env_steps_per_second\n"
     (tmp_path / "timing.csv").write_text(f"{columns}600,6,30.0\n")
-    assert board_of([run], 1).rows[0].env_steps == 0
+    assert board_of([run], 1, []).rows[0].env_steps == 0
     (tmp_path / CHECKPOINT).mkdir()
-    (row,) = board_of([run], 1).rows
+    (row,) = board_of([run], 1, []).rows
     assert (row.state, row.env_steps) == ("waiting", 600)
     (tmp_path / "timing.csv").write_text(f"{columns}700,7,nan\n")
     read_progress(row)
     assert row.env_steps == 600, "a damaged file tells nothing"
+
+
+def test_seeds_of_one_process_train_side_by_side(tmp_path: Path) -> None:
+    """Two processes of three seeds: six runs share the time that is left."""
+    runs = tuple(Run("Hopper-v4", seed, 1000, tmp_path) for seed in (1, 2, 3))
+    assert board_of(runs, 2, [Group(runs, ())]).side_by_side == 6
 
 
 @pytest.mark.parametrize(

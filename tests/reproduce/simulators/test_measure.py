@@ -153,10 +153,15 @@ def test_a_training_tells_its_speed_and_shares() -> None:
 
 
 @pytest.mark.parametrize(
-    "flags", ["--engines envpol", "--modes training randm", "--num-envs 0,8", "--seconds 0"]
+    "flags",
+    [
+        *("--engines envpol", "--modes training randm", "--num-envs 0,8", "--seconds 0"),
+        "--num-envs 1 --threads 2",
+    ],
 )
-def test_bad_input_is_one_line(flags: str, tmp_path: Path) -> None:
+def test_bad_input_is_one_line(flags: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Nothing is measured and nothing written."""
+    monkeypatch.setattr("reproduce.commands.simulators.num_cores", lambda: 2)
     with refused(f"simulators {flags}"):
         main(["simulators", *flags.split(), "--busy", "--out", str(tmp_path)])
     assert list(tmp_path.iterdir()) == []

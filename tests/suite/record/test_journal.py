@@ -1,6 +1,7 @@
 """The journal of a run: its actions bring the environments back, its checkpoint all the rest."""
 
 import copy
+import errno
 import math
 import os
 import re
@@ -142,7 +143,6 @@ def test_a_run_that_goes_on_cuts_nothing_that_it_links_to(name: str, tmp_path: P
     [
         *product(["checkpoint/actions.bin", "episodes.csv"], ["flipped", "empty", "lost"]),
         *product(["timing.csv"], ["flipped", "lost"]),
-        *product(["checkpoint/checkpoint.json", "checkpoint/*.safetensors"], ["a folder"]),
         ("checkpoint", "empty"),
     ],
 )
@@ -158,14 +158,40 @@ def test_what_is_damaged_means_a_run_from_the_start(
     (path,) = (tmp_path / "cut" / "seed-1").glob(name)
     content = path.read_bytes() if path.is_file() else b""
     path.rename(tmp_path / "before")
-    if damage == "a folder":
-        path.mkdir()
-    elif damage != "lost":
+    if damage != "lost":
         path.write_bytes(content[:3] + b"x" + content[4:] if damage == "flipped" else b"")
     again = Run(tmp_path / "cut")
     assert again.recorder.snapshot is None
     said = capsys.readouterr().err
     assert name == "checkpoint" or "seed-1 starts from scratch: " in said  # without one as ever
+    again.play()
+    assert repeatable(tmp_path / "cut") == whole
+
+
+FILES = ("checkpoint/checkpoint.json", "checkpoint/*.safetensors", "checkpoint/actions.bin")
+
+
+@pytest.mark.parametrize("name", [*FILES, "episodes.csv"])
+def test_a_disk_that_cannot_be_read_now_costs_nothing(
+    name: str, whole: dict[str, bytes], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The run is refused, not begun anew; once its files are read again, it goes on."""
+    cut(tmp_path / "cut")
+    (path,) = (tmp_path / "cut" / "seed-1").glob(name)
+    before, real = tree(tmp_path), os.open
+
+    def fail(file: Any, *rest: Any) -> int:
+        if str(file) == str(path):
+            raise OSError(errno.EIO, os.strerror(errno.EIO), str(file))
+        return real(file, *rest)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "open", fail)
+        with pytest.raises(UsageError, match=r"^cannot read .*: Input/output error$"):
+            Run(tmp_path / "cut")
+    assert tree(tmp_path) == before
+    again = Run(tmp_path / "cut")
+    assert again.recorder.snapshot is not None
     again.play()
     assert repeatable(tmp_path / "cut") == whole
 
