@@ -385,3 +385,23 @@ def test_the_spaces_of_a_task_are_known_before_it_is_made(task: Task) -> None:
     counted = 18 if task is QBERT else made.num_outputs
     assert told._replace(low=made.low, high=made.high) == made._replace(num_outputs=counted)
     assert told.continuous == made.continuous
+
+
+@BOTH_RESETS
+@pytest.mark.parametrize("name", ["CheetahRun-v1", "Pendulum-v1", "gymnasium:Pendulum-v1"])
+def test_an_action_that_is_no_number_is_paid_with_one(name: str, reset: Reset) -> None:
+    """Some simulators pay a finite reward for it, some fail; others' rows are as ever."""
+    task = find_task(name)
+    env, other = (
+        VectorEnv(task, environment_seeds([1, 2], 2, "test"), reset=reset) for _ in range(2)
+    )
+    env.reset()
+    other.reset()
+    actions = np.full((2, 2, *env.action_shape), 0.25)
+    actions[1, 0, -1] = np.nan
+    step, expected = env.step(actions), other.step(np.nan_to_num(actions))
+    assert np.isnan(step.rewards).tolist() == [[False, False], [True, False]]
+    assert np.isnan(step.episode_returns).tolist() == [[False, False], [True, False]]
+    is_number = ~np.isnan(step.rewards)
+    np.testing.assert_array_equal(step.rewards[is_number], expected.rewards[is_number])
+    assert not np.isnan(env.step(np.zeros_like(actions)).rewards).any()

@@ -106,6 +106,19 @@ def test_published_policies_still_act(setting: str) -> None:
             assert ((actions >= 0) & (actions < spaces.num_outputs)).all()
 
 
+def test_an_action_never_leaves_its_space() -> None:
+    """Not by rounding either: half of the range, added in single precision, may end beyond it."""
+    generator = np.random.default_rng(0)
+    low = generator.uniform(-5, 0, 500).astype(np.float32)
+    high = (low + generator.uniform(0.1, 5, 500)).astype(np.float32)
+    spaces = Spaces((1,), 500, tuple(low.tolist()), tuple(high.tolist()))
+    ends = np.stack([-np.ones(500), np.ones(500)]).astype(np.float32)
+    policy = Policy(find_task("Pendulum-v1"), spaces, lambda obs, draws: ends)
+    actions = policy(np.zeros((2, 1)))
+    assert ((actions >= low) & (actions <= high)).all()
+    np.testing.assert_allclose(actions, [low, high], rtol=1e-5, atol=1e-6)
+
+
 @pytest.mark.parametrize("kind", ["discrete", "hybrid"])
 def test_numbers_of_actions_are_the_tasks_own(kind: str) -> None:
     """A space may begin at five, which only `act` leaves out: an environment here adds it."""

@@ -64,7 +64,7 @@ def read(*argv: str) -> tuple[Config, RunOptions]:
     ("flags", "changes"),
     [
         *(("", {}), ("--gamma=0.9", {"gamma": 0.9}), ("--gamma 1", {"gamma": 1.0})),
-        *(("--alpha 0.2", {"alpha": 0.2}), ("--alpha=none", {"alpha": None})),
+        *(("--alpha -2e-1", {"alpha": -0.2}), ("--alpha=none", {"alpha": None})),
         *(("--reset hard", {"reset": "hard"}), ("--no-compile", {"compile": False})),
         *(("--compile=False", {"compile": False}), ("--seeds 1,2 4-5", {"seeds": (1, 2, 4, 5)})),
         ("--num-envs 4 --gamma 0.5", {"num_envs": 4, "gamma": 0.5}),
