@@ -40,7 +40,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -69,22 +69,10 @@ from suite.settings.config import (
     RMSpropConfig,
 )
 from suite.settings.presets import read_presets
-from suite.unroll_session import UnrollSession
+from suite.unroll_session import UnrollSession, describe
 from suite.unrolls import Transitions, Unroll
 
 BEHAVIOUR = 1  # goes up when the bytes of a run change: see CONTRIBUTING.md
-
-
-class Losses(NamedTuple):
-    """The parts of the loss, each a mean over valid rows."""
-
-    policy: Float[Tensor, ""]  # minus log pi(a|s) times the advantage
-    value: Float[Tensor, ""]  # squared error of the value
-    entropy: Float[Tensor, ""]  # of the policy, nats; enters with a minus
-
-    def total(self, config: "Config") -> Tensor:
-        """Return the loss to minimise."""
-        return self.policy + config.value_coef * self.value - config.entropy_coef * self.entropy
 
 
 def losses(
@@ -94,8 +82,8 @@ def losses(
     advantages: Float[Tensor, "T N"],
     returns: Float[Tensor, "T N"],
     weights: Float[Tensor, "T N"],
-) -> Losses:
-    """Return policy, value and entropy losses (arXiv:1602.01783, Section 4 and Algorithm S3).
+) -> tuple[Float[Tensor, ""], Float[Tensor, ""], Float[Tensor, ""]]:
+    """Return policy loss, squared error of V, entropy in nats (Section 4 and Algorithm S3).
 
     Args:
         log_probs: of the actions taken.
@@ -105,11 +93,9 @@ def losses(
         returns: targets of the values; no gradient flows through them.
         weights: 1 over the number of valid rows, 0 for invalid rows.
     """
-    return Losses(
-        policy=-(log_probs * (advantages * weights)).sum(),
-        value=((values - returns).square() * weights).sum(),
-        entropy=(entropies * weights).sum(),
-    )
+    policy_loss = -(log_probs * (advantages * weights)).sum()
+    value_loss = ((values - returns).square() * weights).sum()
+    return policy_loss, value_loss, (entropies * weights).sum()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -231,9 +217,10 @@ def make_learner(config: Config, spaces: Spaces, device: torch.device) -> Learne
 
 
 METRICS = ("policy_loss", "value_loss", "entropy", "gradient_norm")
-"""Per update: the parts of the loss, the entropy in nats, and the norm of the whole gradient."""
-MOMENTS = ("target", "residual", "squared_target", "squared_residual")
-"""Means over valid rows of V's targets and errors, and of their squares."""
+"""Per update: the parts of the loss, the entropy in nats, and the norm of the whole gradient.
+
+`MOMENTS` of the value follow.
+"""
 
 
 def evaluate_actions(
@@ -292,26 +279,14 @@ def update(
     log_probs, entropies, values = evaluate_actions(learner.network, batch.obs[:-1], batch.actions)
     advantages, returns = targets(learner, config, batch, values)
     parts = losses(log_probs, entropies, values, advantages, returns, batch.weights)
-    loss, bound = parts.total(config), config.max_gradient_norm
-    norm = learner.optimiser.minimise(loss, learning_rate, bound)
+    policy_loss, value_loss, entropy = parts
+    loss = policy_loss + config.value_coef * value_loss - config.entropy_coef * entropy
+    norm = learner.optimiser.minimise(loss, learning_rate, config.max_gradient_norm)
     with torch.no_grad():
         rows = torch.stack([returns, returns - values]).double()
         moments = torch.cat([rows, rows.square()]) * batch.weights
-        diagnostics = torch.stack([parts.policy, parts.value, parts.entropy, norm])
+        diagnostics = torch.stack([*parts, norm])
         return torch.cat([diagnostics.double(), moments.sum((1, 2))])
-
-
-def describe(means: Mapping[str, np.ndarray], learning_rate: float) -> dict[str, np.ndarray]:
-    """Return the columns of `updates.csv`, `[1]` each, from the means over a log interval."""
-    if not means:
-        return {}
-    values = dict(zip((*METRICS, *MOMENTS), means["update"].tolist(), strict=True))
-    unexplained = values["squared_residual"] - values["residual"] ** 2
-    variance = values["squared_target"] - values["target"] ** 2
-    columns = {name: values[name] for name in METRICS}
-    columns["explained_variance"] = 1 - unexplained / variance if variance > 0 else 0.0
-    columns["learning_rate"] = learning_rate
-    return {name: np.array([value]) for name, value in columns.items()}
 
 
 ACTING = (
@@ -340,7 +315,7 @@ def train(config: Config, recorder: Recorder) -> Learner:
     state = {"stream": action_stream, "scale": scale}
     session.begin(learner, player, partial(update, learner, config), state)
     obs = unroll.put_obs(0, session.obs, session.are_new)  # [N, *obs]
-    while session.continues(describe):
+    while session.continues(partial(describe, METRICS)):
         noise = network.draw_noise(action_stream, unroll.shape)
         for t in range(config.unroll_length):
             unroll.actions[t], _ = actor(obs, noise[t])

@@ -166,26 +166,14 @@ def _clip(rhos: Float[Tensor, "..."], threshold: float | None, name: str) -> Flo
     return rhos if threshold is None else rhos.clamp(max=threshold)
 
 
-class Losses(NamedTuple):
-    """The parts of the loss, each a sum over rows with their weights."""
-
-    policy: Float[Tensor, ""]  # minus log pi(a|s) times the advantage
-    value: Float[Tensor, ""]  # half the squared error of the value
-    entropy: Float[Tensor, ""]  # of the policy, nats; enters with a minus
-
-    def total(self, config: "Config") -> Tensor:
-        """Return the loss to minimise."""
-        return self.policy + config.value_coef * self.value - config.entropy_coef * self.entropy
-
-
 def losses(
     log_probs: Float[Tensor, "T N"],
     entropies: Float[Tensor, "T N"],
     values: Float[Tensor, "T N"],
     returns: VTraceReturns,
     weights: Float[Tensor, "T N"],
-) -> Losses:
-    """Return policy, value and entropy losses (Section 4.2).
+) -> tuple[Float[Tensor, ""], Float[Tensor, ""], Float[Tensor, ""]]:
+    """Return policy loss, half the squared error of V, entropy in nats (Section 4.2).
 
     Args:
         log_probs: of the actions taken, by the policy that learns.
@@ -194,11 +182,9 @@ def losses(
         returns: V-trace targets and advantages.
         weights: 1, or 1 over the number of valid rows; 0 for invalid rows.
     """
-    return Losses(
-        policy=-(log_probs * (returns.pg_advantages * weights)).sum(),
-        value=0.5 * ((values - returns.vs).square() * weights).sum(),
-        entropy=(entropies * weights).sum(),
-    )
+    policy_loss = -(log_probs * (returns.pg_advantages * weights)).sum()
+    value_loss = 0.5 * ((values - returns.vs).square() * weights).sum()
+    return policy_loss, value_loss, (entropies * weights).sum()
 
 
 class VTraceFromLogitsReturns(NamedTuple):
@@ -444,8 +430,8 @@ def update(
         batch.trace_mask,
     )
     weights = valid / num_rows if config.loss_reduction == "mean" else valid
-    parts = losses(log_probs, entropies, values[:-1], returns, weights)
-    loss = parts.total(config)
+    policy_loss, value_loss, entropy = losses(log_probs, entropies, values[:-1], returns, weights)
+    loss = policy_loss + config.value_coef * value_loss - config.entropy_coef * entropy
     norm = learner.optimiser.minimise(loss, learning_rate, config.max_gradient_norm)
     with torch.no_grad():
         rhos = log_rhos.exp() * valid
@@ -455,7 +441,7 @@ def update(
         rows = torch.stack([entropies, rhos, clipped.float(), returns.vs, residuals]).double()
         rows = torch.cat([rows, rows[-2:].square()]) * valid
         entropy, mean_rho, clipped_share, *moments = (rows.sum((1, 2)) / num_rows).unbind(0)
-        metrics = [parts.policy, parts.value, entropy, norm, mean_rho, rhos.max(), clipped_share]
+        metrics = [policy_loss, value_loss, entropy, norm, mean_rho, rhos.max(), clipped_share]
         return torch.stack([number.double() for number in (*metrics, *moments, valid.sum())])
 
 

@@ -69,23 +69,10 @@ from suite.settings.config import (
     Whole,
 )
 from suite.settings.presets import read_presets
-from suite.unroll_session import UnrollSession
+from suite.unroll_session import UnrollSession, describe
 from suite.unrolls import Transitions, Unroll, shuffled
 
 BEHAVIOUR = 1  # goes up when the bytes of a run change: see CONTRIBUTING.md
-
-
-# Same in: a2c.py
-class Losses(NamedTuple):
-    """The parts of the loss, each a mean over valid rows."""
-
-    policy: Float[Tensor, ""]  # minus log pi(a|s) times the advantage
-    value: Float[Tensor, ""]  # squared error of the value
-    entropy: Float[Tensor, ""]  # of the policy, nats; enters with a minus
-
-    def total(self, config: "Config") -> Tensor:
-        """Return the loss to minimise."""
-        return self.policy + config.value_coef * self.value - config.entropy_coef * self.entropy
 
 
 def losses(
@@ -95,8 +82,8 @@ def losses(
     rows: "Rows",
     clip: Any,
     clips_values: bool,
-) -> Losses:
-    """Return policy, value and entropy losses (Eq. 7 with a minus, and Eq. 9).
+) -> tuple[Float[Tensor, ""], Float[Tensor, ""], Float[Tensor, ""]]:
+    """Return policy loss (Eq. 7 with a minus), squared error of V, entropy in nats (Eq. 9).
 
     Args:
         log_ratios: log pi(a|s) of the actions taken, minus that of the policy that acted.
@@ -114,9 +101,7 @@ def losses(
     if clips_values:
         near = rows.values + (values - rows.values).clamp(-clip, clip)
         errors = torch.maximum(errors, (near - rows.returns).square())
-    return Losses(
-        *(each.sum() for each in (-gains * weights, errors * weights, entropies * weights))
-    )
+    return (-gains * weights).sum(), (errors * weights).sum(), (entropies * weights).sum()
 
 
 def standardise(advantages: Tensor, valid: Tensor) -> Float[Tensor, "T N"]:
@@ -299,10 +284,9 @@ def with_advantages(learner: Learner, config: Config, batch: Transitions, memory
 
 METRICS = "policy_loss", "value_loss", "entropy", "gradient_norm", "approximate_kl", "clipped_share"
 """Per update: the parts of the loss, the entropy in nats, the norm of the whole gradient, the
-divergence from the policy that acted, and the share of ratios beyond the clip."""
+divergence from the policy that acted, and the share of ratios beyond the clip. `MOMENTS` of the
+value follow."""
 KL = METRICS.index("approximate_kl")
-MOMENTS = ("target", "residual", "squared_target", "squared_residual")
-"""Means over valid rows of V's targets and errors, and of their squares."""
 
 
 def update(
@@ -333,7 +317,8 @@ def update(
         rows = rows._replace(advantages=standardise(rows.advantages, rows.valid))
     log_ratios = (log_probs - rows.log_probs).where(rows.valid > 0, 0.0)
     parts = losses(log_ratios, entropies, values, rows, clip, config.clip_values)
-    loss = parts.total(config)
+    policy_loss, value_loss, entropy = parts
+    loss = policy_loss + config.value_coef * value_loss - config.entropy_coef * entropy
     norm = learner.optimiser.minimise(loss, learning_rate, config.max_gradient_norm)
     with torch.no_grad():
         beyond = (log_ratios.expm1().abs() > clip).float()
@@ -341,22 +326,8 @@ def update(
         numbers = torch.stack([kls, beyond, rows.returns, rows.returns - values]).double()
         numbers = torch.cat([numbers, numbers[2:].square()]) * rows.valid
         means = numbers.sum((1, 2)) / rows.valid.sum().clamp(min=1)
-        diagnostics = torch.stack([parts.policy, parts.value, parts.entropy, norm])
+        diagnostics = torch.stack([*parts, norm])
         return torch.cat([diagnostics.double(), means])
-
-
-# Same in: a2c.py
-def describe(means: Mapping[str, np.ndarray], learning_rate: float) -> dict[str, np.ndarray]:
-    """Return the columns of `updates.csv`, `[1]` each, from the means over a log interval."""
-    if not means:
-        return {}
-    values = dict(zip((*METRICS, *MOMENTS), means["update"].tolist(), strict=True))
-    unexplained = values["squared_residual"] - values["residual"] ** 2
-    variance = values["squared_target"] - values["target"] ** 2
-    columns = {name: values[name] for name in METRICS}
-    columns["explained_variance"] = 1 - unexplained / variance if variance > 0 else 0.0
-    columns["learning_rate"] = learning_rate
-    return {name: np.array([value]) for name, value in columns.items()}
 
 
 ACTING = "bfloat16", "hidden_sizes", "activation", "shared_trunk", "lstm_size", "observation_clip"
@@ -400,7 +371,7 @@ def train(config: Config, recorder: Recorder) -> Learner:
                 if config.max_kl is not None and metrics[KL] > config.max_kl:
                     return
 
-    while session.continues(describe):
+    while session.continues(partial(describe, METRICS)):
         noise, memory = network.draw_noise(action_stream, unroll.shape), actor.memory.clone()
         for t in range(config.unroll_length):
             unroll.actions[t], _ = actor(obs, noise[t])

@@ -35,6 +35,29 @@ Describe = Callable[[Mapping[str, np.ndarray], float], Mapping[str, np.ndarray]]
 `updates.csv`, `[1]` each."""
 
 
+MOMENTS = ("target", "residual", "squared_target", "squared_residual")
+"""Means over valid rows of V's targets and errors, and of their squares."""
+
+
+def describe(
+    metrics: Sequence[str], means: Mapping[str, np.ndarray], learning_rate: float
+) -> dict[str, np.ndarray]:
+    """Return the columns of `updates.csv`, `[1]` each, from the means over a log interval.
+
+    These are of an update's `metrics` and then of `MOMENTS`, from which the share of the targets'
+    variance follows that the value explains.
+    """
+    if not means:
+        return {}
+    values = dict(zip((*metrics, *MOMENTS), means["update"].tolist(), strict=True))
+    unexplained = values["squared_residual"] - values["residual"] ** 2
+    variance = values["squared_target"] - values["target"] ** 2
+    columns = {name: values[name] for name in metrics}
+    columns["explained_variance"] = 1 - unexplained / variance if variance > 0 else 0.0
+    columns["learning_rate"] = learning_rate
+    return {name: np.array([value]) for name, value in columns.items()}
+
+
 class MetricRows:
     """Diagnostics update by update, where `Means` has their means."""
 

@@ -102,8 +102,6 @@ def _say_outlook(plan: Plan, console: Console) -> None:
     rows = outlook.outlooks(plan)
     console.print(outlook.table_of(rows))
     lines = [outlook.suite_line(plan, rows), outlook.cost(plan, rows), *outlook.budget_lines(plan)]
-    if rest := outlook.commands_for_the_rest(plan, rows):
-        lines += ["What would decide the rest:", *rest]
     for line in filter(None, lines):
         say(console, line)
 

@@ -8,7 +8,7 @@ time and memory on this machine, from `reproduce.plan.speeds`. The same for the 
 import math
 from bisect import bisect
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -35,16 +35,14 @@ from reproduce.judge.zero import (
 )
 from reproduce.plan.declared import MIN_SEEDS
 from reproduce.plan.grid import Plan
-from reproduce.plan.make import command_of, request_of
 from reproduce.plan.places import demand_of
-from reproduce.plan.presets import presets_of, tasks_of
-from reproduce.plan.request import Request
+from reproduce.plan.presets import tasks_of
 from reproduce.plan.speeds import find_speed
 from reproduce.plan.status import Run, steps_done
 from reproduce.run.view import duration
 from reproduce.words import counted, number, reached
 from suite.base.errors import UsageError
-from suite.envs.tasks import find_suite, find_task
+from suite.envs.tasks import find_task
 from suite.settings.presets import BUDGETS
 
 NUM_REPETITIONS = 4_000
@@ -53,10 +51,6 @@ MOST_DRAWN = 1_000
 """Seeds of a simulated plan; with more, what is left to chance is the reference's."""
 SEED = 20_261_121
 BESIDE = "but --baseline AGENT takes the runs of another agent"
-GOOD_CHANCE = 0.8
-"""Of a verdict with which a task counts as decided."""
-MOST_COMPARED = 12
-"""Tasks of a plan whose other sources are compared: of more it would take many seconds."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -151,44 +145,6 @@ def suite_line(plan: Plan, rows: Sequence[Outlook]) -> str:
 
 def _chance(chance: float) -> str:
     return f'{chance:.0%} chance of "reproduced" if we truly match'
-
-
-def commands_for_the_rest(plan: Plan, rows: Sequence[Outlook]) -> list[str]:
-    """Return a line for each task of the suite that is not decided well: the command that would.
-
-    That is the source and budget with the best chance; the cheapest of at least `GOOD_CHANCE`.
-    How and where to train stays as it is planned.
-    """
-    if not plan.maker.is_ours or plan.settings or plan.baseline:  # no source has it
-        return []
-    is_whole = plan.tasks == tasks_of(plan.preset, plan.suite, plan.budget)
-    tasks = (*plan.tasks, *(find_suite(plan.suite) if is_whole else ()))
-    chances = {row.task: row.chance for row in rows if not row.obstacle}
-    lines = []
-    for task in dict.fromkeys(tasks) if len(plan.tasks) <= MOST_COMPARED else ():
-        chance = chances.get(task, 0.0)
-        if chance >= GOOD_CHANCE or (best := _best_way(plan, task)) is None:
-            continue
-        request, row = best
-        if row.chance > chance:
-            lines.append(f"{task}: {_chance(row.chance)}, by\n  {command_of(request)}")
-    return lines
-
-
-def _best_way(plan: Plan, task: str) -> tuple[Request, Outlook] | None:
-    found, asked = [], replace(request_of(plan), env_steps=None, seeds=None, dry_run=False)
-    for (suite, source), preset in presets_of(plan.agent).items():
-        if suite != plan.suite or task not in (preset.tasks or find_suite(suite)):
-            continue
-        of_source = replace(plan, source=source, preset=preset, config=preset.config)
-        for name, budget in preset.budgets.items():
-            row = _outlook(of_source, task, budget.steps(task), budget.num_seeds)
-            if not row.obstacle:
-                found.append((replace(asked, tasks=(task,), source=source, budget=name), row))
-    good = [pair for pair in found if pair[1].chance >= GOOD_CHANCE]
-    if good:
-        return min(good, key=lambda pair: pair[1].env_steps * pair[1].num_seeds)
-    return max(found, key=lambda pair: pair[1].chance, default=None)
 
 
 def why_no_reference(plan: Plan, task: str, env_steps: int) -> str:

@@ -50,7 +50,6 @@ TEMPLATES = Path(__file__).parent / "templates"
 ASSETS = {
     "plotly.min.js": get_plotlyjs,
     "charts.js": charts.script,
-    "page.js": lambda: (TEMPLATES / "page.js").read_text(encoding="utf-8"),
 }
 """The page's scripts: how each is read."""
 FIGURES = [

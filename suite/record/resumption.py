@@ -56,7 +56,8 @@ def _refuse_others_progress(seed: SeedRecord) -> None:
     can_go_on = all(before.get(key) == now[key] for key in ("sources", "versions", "machine"))
     if not can_go_on or before.get("status") in ENDED or not others or others == ours:
         return
-    if (seed.folder.with_name(f"seed-{others[0]}") / CHECKPOINT).exists():
+    group = [seed.folder.with_name(f"seed-{other}") for other in others]
+    if (group[0] / CHECKPOINT).exists() and not any(map(is_finished, group)):
         raise UsageError(
             f"{seed.folder} holds an unfinished run of --seeds {' '.join(map(str, others))}: go on "
             "with them, choose another --out, in a grid --fresh, or delete it"

@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from agents import a2c
+from suite.unroll_session import describe
 from tests.agents.trainings import (
     CONTROL,
     CPU,
@@ -60,6 +61,6 @@ def test_explained_variance_is_that_of_the_interval() -> None:
     returns = rng.normal(2, 3, size=1000)
     residuals = 0.5 * rng.normal(size=1000) + 0.1
     moments = [returns.mean(), residuals.mean(), (returns**2).mean(), (residuals**2).mean()]
-    columns = a2c.describe({"update": np.array([0.0, 0.0, 0.0, 0.0, *moments])}, 1e-3)
+    columns = describe(a2c.METRICS, {"update": np.array([0.0, 0.0, 0.0, 0.0, *moments])}, 1e-3)
     expected = 1 - residuals.var() / returns.var()
     assert columns["explained_variance"][0] == pytest.approx(expected)

@@ -317,29 +317,3 @@ def test_a_default_source_decides_its_suite_best(agent: str, suite: str, tmp_pat
     best = max((chance for chance in chances.values() if not math.isnan(chance)), default=0.0)
     assert (best > 0.5) == (suite in DECIDED.get(agent, "").split())
     assert best < 0.5 or chances[make_plan(agent, suite, **asked).source] > best - 0.05
-
-
-def test_a_plan_names_what_decides_the_tasks_that_it_does_not(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """By a source and budget of at least 80 %, else the best; each command can be planned.
-
-    It trains where and how the plan does.
-    """
-    with_gpus(monkeypatch, 1)  # so that the CPU is not the default
-    how: dict[str, Any] = {"device": "cpu", "runs_dir": tmp_path}
-    plan = make_plan("sac", "mujoco", **how, dry_run=True)
-    rows = outlooks(plan)
-    assert outlook.suite_chance(rows)[0] >= 0.8
-    lines = outlook.commands_for_the_rest(plan, rows)
-    tasks = [line.partition(":")[0] for line in lines]
-    assert tasks == ["Hopper-v4", "Walker2d-v4", "Ant-v4", "Humanoid-v4"]
-    for line in lines:
-        again = planned(line.partition("-m reproduce ")[2])
-        assert {name: getattr(again, name) for name in how} == how
-        assert not again.dry_run
-        (row,) = outlooks(again)
-        assert f"{row.chance:.0%} chance" in line
-    how |= {"source": "simbav2_baselines", "tasks": ["Ant-v4"], "budget": "paper", "num_seeds": 60}
-    plan = make_plan("sac", "mujoco", **how)
-    assert outlook.commands_for_the_rest(plan, outlooks(plan)) == [], "none is better than it"
