@@ -357,18 +357,15 @@ def learning_signals(
     taken = batch.actions.unsqueeze(-1)
     taken_q_values = q_values.gather(-1, taken).squeeze(-1)
     rhos = (log_probs - batch.behaviour).gather(-1, taken).squeeze(-1).exp()
-
-    def targets(cs: Tensor) -> Tensor:
-        steps = (batch.rewards, batch.discounts, batch.trace_mask)
-        return retrace(*steps, taken_q_values, values[1:], cs)
-
-    q_retrace = targets(rhos.clamp(max=1))
-    opc = config.advantage_target == "q_opc"
+    steps = batch.rewards, batch.discounts, batch.trace_mask, taken_q_values, values[1:]
+    q_retrace = q_opc = retrace(*steps, rhos.clamp(max=1))
+    if config.advantage_target == "q_opc":
+        q_opc = retrace(*steps, torch.ones_like(rhos))
     gradients = policy_gradients(
         log_probs,
         batch.behaviour,
         batch.actions,
-        targets(torch.ones_like(rhos)) if opc else q_retrace,
+        q_opc,
         q_values,
         values[:-1],
         config.clip_rho_threshold,
@@ -376,19 +373,19 @@ def learning_signals(
     entropy_gradients = -config.entropy_coef * probs * (log_probs + 1)
     if config.entropy_in_trust_region:
         gradients = gradients + entropy_gradients
-    before = z = by_statistics(gradients, log_probs, config.statistics)
+    gradients = projected = by_statistics(gradients, log_probs, config.statistics)
     if config.trust_region_delta is not None:
         # KL(average || policy) is a constant minus the sum of average_probs * log_probs
-        k = by_statistics(-average_probs, log_probs, config.statistics)
-        z = trust_region(before, k, config.trust_region_delta)
-    norms = before.norm(dim=-1), z.norm(dim=-1)
+        kl_gradients = by_statistics(-average_probs, log_probs, config.statistics)
+        projected = trust_region(gradients, kl_gradients, config.trust_region_delta)
+    norms = gradients.norm(dim=-1), projected.norm(dim=-1)
     if not config.entropy_in_trust_region:
-        z = z + by_statistics(entropy_gradients, log_probs, config.statistics)
+        projected = projected + by_statistics(entropy_gradients, log_probs, config.statistics)
     bound = math.inf if config.clip_rho_threshold is None else config.clip_rho_threshold
     rows = [0.5 * (q_retrace - taken_q_values).square(), taken_q_values, values[:-1]]
     rows += [-(probs * log_probs).sum(-1)]
     rows += [(average_probs * (average_log_probs - log_probs)).sum(-1), (rhos > bound).float()]
-    return Signals(q_retrace, z, torch.stack([*rows, *norms]))
+    return Signals(q_retrace, projected, torch.stack([*rows, *norms]))
 
 
 def update(

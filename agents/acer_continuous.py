@@ -345,6 +345,42 @@ class ActorCritic(nn.Module):
         self.critic = trunk((size,), head, generator, hidden_sizes=config.hidden_sizes)
         self.advantage = trunk(pair, head, generator, hidden_sizes=widths)
 
+    def evaluate(
+        self, batch: Transitions, memory: Float[Tensor, "B M"] | None, noise: Tensor
+    ) -> "Evaluation":
+        """Evaluate a batch of unrolls; `noise` is that of `update`."""
+        length, size = batch.rewards.shape
+        rows = self.policy.features(batch, memory).flatten(0, 1)  # [(T + 1) * B, F]
+        acted_on = rows[:-size]
+        policy = self.policy(acted_on)
+        with torch.no_grad():
+            draws = policy.draw(noise.flatten(1, 2))  # [n + 1, T * B, A]
+            actions = torch.cat([batch.actions.flatten(0, 1).unsqueeze(0), draws])
+        values = self.critic(rows).squeeze(-1)
+        advantages = self.advantage(acted_on, actions).squeeze(-1)  # [n + 2, T * B]
+        q_values = duel(values[:-size], advantages[:2], advantages[2:])
+        return Evaluation(
+            policy.unflatten(length),
+            values.unflatten(0, (-1, size)),
+            draws[0].unflatten(0, (-1, size)),
+            *q_values.unflatten(1, (length, size)),
+        )
+
+
+class Evaluation(NamedTuple):
+    """What a network says of a batch of unrolls."""
+
+    policy: Gaussian
+    """The policy at every observation that was acted on, `[T, B, A]`."""
+    values: Float[Tensor, "T1 B"]
+    """V, also of the observation after the unroll."""
+    corrections: Float[Tensor, "T B A"]
+    """The actions of the bias correction, drawn from the policy."""
+    taken_q_values: Float[Tensor, "T B"]
+    """Q of the actions taken."""
+    correction_q_values: Float[Tensor, "T B"]
+    """Q of `corrections`."""
+
 
 @dataclass
 class Learner:
@@ -393,57 +429,51 @@ class Signals(NamedTuple):
 
 @torch.no_grad()
 def learning_signals(
-    config: Config,
-    batch: Transitions,
-    behaviour: Gaussian,
-    policy: Gaussian,
-    average: Gaussian,
-    values: Float[Tensor, "T1 B"],
-    corrections: Float[Tensor, "T B A"],
-    q_values: Float[Tensor, "M T B"],
+    config: Config, batch: Transitions, now: Evaluation, average: Gaussian
 ) -> Signals:
     """Return targets of Q and V and projected policy gradients (Eqs. 5, 11, 12, 14, 16).
 
     Args:
         config: the run's settings.
         batch: the unrolls.
-        behaviour: the policy that acted.
-        policy: the one that learns.
+        now: what the network that learns says of them.
         average: the average policy.
-        values: V, also of the observation after the unroll.
-        corrections: the actions of the bias correction.
-        q_values: Q of the actions taken and of `corrections`.
     """
-    taken_q_values, correction_q_values = q_values
-    values, next_values = values[:-1], values[1:]
-    num_dimensions = batch.actions.shape[-1]
+    policy, behaviour = now.policy, Gaussian(*batch.behaviour.chunk(2, -1))
+    taken_q_values, values, next_values = now.taken_q_values, now.values[:-1], now.values[1:]
     log_rhos = policy.log_probs(batch.actions) - behaviour.log_probs(batch.actions)
-
-    def targets(cs: Tensor) -> Tensor:
-        steps = (batch.rewards, batch.discounts, batch.trace_mask)
-        return retrace(*steps, taken_q_values, next_values, cs)
-
-    q_retrace = targets((log_rhos / num_dimensions).exp().clamp(max=1))  # Section 5.1
+    steps = batch.rewards, batch.discounts, batch.trace_mask, taken_q_values, next_values
+    num_dimensions = batch.actions.shape[-1]
+    cs = (log_rhos / num_dimensions).exp().clamp(max=1)  # Section 5.1
+    q_retrace = q_opc = retrace(*steps, cs)
     errors = log_rhos.exp().clamp(max=1) * (q_retrace - taken_q_values)
-    opc = config.advantage_target == "q_opc"
-    taken = batch.actions, targets(torch.ones_like(log_rhos)) if opc else q_retrace
-    corrected, threshold = (corrections, correction_q_values), config.clip_rho_threshold
-    gradients = policy_gradients(policy, behaviour, *taken, *corrected, values, threshold)
-    fixed = config.std == "fixed"
-    size = num_dimensions if fixed else 2 * num_dimensions  # the mean alone is a statistic
-    before = z = gradients[..., :size]
+    if config.advantage_target == "q_opc":
+        q_opc = retrace(*steps, torch.ones_like(log_rhos))
+    gradients = policy_gradients(
+        policy,
+        behaviour,
+        batch.actions,
+        q_opc,
+        now.corrections,
+        now.correction_q_values,
+        values,
+        config.clip_rho_threshold,
+    )
+    if config.std == "fixed":  # the mean alone is a statistic
+        gradients = gradients[..., :num_dimensions]
+    projected = gradients
     if config.trust_region_delta is not None:
-        k = divergence_gradients(average, policy)[..., :size]
-        z = trust_region(before, k, config.trust_region_delta)
-    norms = before.norm(dim=-1), z.norm(dim=-1)
-    if not fixed:  # the entropy is the sum of log deviations and a constant
-        of_means, of_log_stds = z.chunk(2, -1)
-        z = torch.cat([of_means, of_log_stds + config.entropy_coef], -1)
+        kl_gradients = divergence_gradients(average, policy)[..., : gradients.shape[-1]]
+        projected = trust_region(gradients, kl_gradients, config.trust_region_delta)
+    norms = gradients.norm(dim=-1), projected.norm(dim=-1)
+    if config.std != "fixed":  # the entropy is the sum of log deviations and a constant
+        of_means, of_log_stds = projected.chunk(2, -1)
+        projected = torch.cat([of_means, of_log_stds + config.entropy_coef], -1)
     bound = math.inf if config.clip_rho_threshold is None else config.clip_rho_threshold
     rows = [0.5 * (q_retrace - taken_q_values).square(), 0.5 * errors.square(), taken_q_values]
     rows += [values, policy.entropies(), divergences(average, policy)]
     rows += [(log_rhos > math.log(bound)).float(), *norms]
-    return Signals(q_retrace, errors + values, z, torch.stack(rows))  # Eq. (14)
+    return Signals(q_retrace, values + errors, projected, torch.stack(rows))  # Eq. (14)
 
 
 def update(
@@ -467,35 +497,16 @@ def update(
     Returns:
         `METRICS`, on the learner's device.
     """
-    network, (length, size) = learner.network, batch.rewards.shape
-    rows = network.policy.features(batch, memory).flatten(0, 1)  # [(T + 1) * B, F]
-    acted_on = rows[:-size]
-    policy = network.policy(acted_on)
+    network, weights = learner.network, batch.weights
+    now = network.evaluate(batch, memory, noise)
     with torch.no_grad():
-        slow_rows = learner.average_policy.features(batch, memory).flatten(0, 1)
-        average = learner.average_policy(slow_rows[:-size])
-        draws = policy.draw(noise.flatten(1, 2))  # [n + 1, T * B, A]
-        actions = torch.cat([batch.actions.flatten(0, 1).unsqueeze(0), draws])
-    values = network.critic(rows).squeeze(-1)
-    advantages = network.advantage(acted_on, actions).squeeze(-1)  # [n + 2, T * B]
-    q_values = duel(values[:-size], advantages[:2], advantages[2:])
-
-    def unrolls(tensor: Tensor) -> Tensor:  # splits the rows again, `[T, B, ...]`
-        return tensor.unflatten(0, (-1, size))
-
-    values = unrolls(values)
-    q_values = q_values.unflatten(1, (length, size))
-    policy, average = (Gaussian(*map(unrolls, rows)) for rows in (policy, average))
-    behaviour, corrections = Gaussian(*batch.behaviour.chunk(2, -1)), unrolls(draws[0])
-    signals = learning_signals(
-        config, batch, behaviour, policy, average, values, corrections, q_values
-    )
-
-    weights = batch.weights
-    statistics = policy.means if config.std == "fixed" else torch.cat(policy, -1)
+        features = learner.average_policy.features(batch, memory)[:-1]
+        average = learner.average_policy(features.flatten(0, 1)).unflatten(len(features))
+    signals = learning_signals(config, batch, now, average)
+    statistics = now.policy.means if config.std == "fixed" else torch.cat(now.policy, -1)
     objective = (statistics * (signals.gradients * weights.unsqueeze(-1))).sum()
-    q_loss = 0.5 * ((q_values[0] - signals.q_retrace).square() * weights).sum()
-    value_loss = 0.5 * ((values[:-1] - signals.value_targets).square() * weights).sum()
+    q_loss = 0.5 * ((now.taken_q_values - signals.q_retrace).square() * weights).sum()
+    value_loss = 0.5 * ((now.values[:-1] - signals.value_targets).square() * weights).sum()
     loss = config.q_coef * q_loss + config.value_coef * value_loss - objective
     norm = learner.optimiser.minimise(loss, learning_rate, config.max_gradient_norm)
     with torch.no_grad():

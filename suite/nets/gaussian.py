@@ -18,6 +18,10 @@ class Gaussian(NamedTuple):
     log_stds: Float[Tensor, "*B A"]
     """Logarithms of the standard deviations."""
 
+    def unflatten(self, length: int) -> "Gaussian":
+        """Return `[T * B, A]` as `[T, B, A]`."""
+        return Gaussian(*(each.unflatten(0, (length, -1)) for each in self))
+
     def draw(self, noise: Float[Tensor, "*M A"]) -> Float[Tensor, "*M A"]:
         """Turn standard normal noise into actions."""
         return torch.addcmul(self.means, self.log_stds.exp(), noise)
