@@ -36,7 +36,7 @@ def compare(runs_a: Path, runs_b: Path) -> list[dict[str, Any]]:
     if not shared:
         tasks = " and ".join(", ".join(grid) for grid in (grid_a, grid_b))
         raise UsageError(f"{runs_a} and {runs_b} share no task: they hold {tasks}")
-    made = {"made_by_a": maker_a, "made_by_b": maker_b}
+    made: dict[str, Any] = {"made_by_a": maker_a, "made_by_b": maker_b}
     rows = [made | _row(task, grid_a[task], grid_b[task]) for task in shared]
     for row in rows:
         row["left_out"] |= others_a.get(row["task"], {}) | others_b.get(row["task"], {})

@@ -8,7 +8,7 @@ has the arithmetic; `docs/verdicts.md` explains how to read a verdict and how of
 """
 
 import math
-from collections.abc import Iterable, Mapping, Sequence, Set
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from types import MappingProxyType
 from typing import Literal, NamedTuple
@@ -383,7 +383,7 @@ def verdict_table(
     return table.astype({"env_steps": "Int64", "seeds_to_settle": "Int64"})
 
 
-def _notes(judged: Judged, statuses: pd.Series, scored: Set[int]) -> list[str]:
+def _notes(judged: Judged, statuses: pd.Series, scored: set[int]) -> list[str]:
     """Return what is to be said of a task whose runs ended so, by seed; `scored` have a score."""
     notes = [judged.shown.note]
     if judged.is_exploratory and judged.declared:
