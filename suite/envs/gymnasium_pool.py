@@ -160,6 +160,8 @@ def _make(name: str, num_envs: int, time_limit: int, options: dict[str, Any]) ->
     except Exception as error:
         if isinstance(error, DependencyNotInstalled) and "[box2d]" in str(error):
             raise UsageError(f"{name} needs Box2D: pip install 'encore-rl[box2d]'") from None
+        if isinstance(error, TypeError) and "render_mode" in options:  # which it does not take
+            raise UsageError(f"{name} draws no frames") from None
         raise UsageError(f"cannot make {name}: {error}") from None
     if envs.metadata.get("autoreset_mode") is not AutoresetMode.NEXT_STEP:
         raise UsageError(f"{name} must reset in the step after an end (AutoresetMode.NEXT_STEP)")

@@ -6,8 +6,6 @@ import gymnasium
 import numpy as np
 from gymnasium.spaces import Box, Discrete, Tuple
 
-from suite.envs.episodes import Episodes
-
 FIRST, SECOND, DROP = range(3)
 LONGEST_MOVE = 0.5
 """Distance that an axis moves at 1, the greatest continuous action."""
@@ -21,8 +19,8 @@ BEST_RETURN = 1 - 3 * MOVE_COST
 TIME_LIMIT = 20
 
 
-class Claw(Episodes):
-    """Claws over a square whose prize lies at its centre.
+class Claw(gymnasium.Env[np.ndarray, Any]):
+    """A claw over a square whose prize lies at its centre.
 
     An observation is the claw's position, `[first, second]`, each in [-1, 1]. The discrete action
     moves one of the two axes or drops the claw; the continuous action holds a distance for each
@@ -30,41 +28,38 @@ class Claw(Episodes):
     episode and gives 1, less the distance by which each axis misses the tolerance of 0.1.
 
     At the start one axis, each with equal probability, is 0.8 to 1 from the centre, on either side,
-    and the other 0.3 to 0.5: uniform draws from each claw's own seed. A move is at most 0.5, so the
+    and the other 0.3 to 0.5: uniform draws. A move is at most 0.5, so the
     first needs two moves and the other one, and each saves at least 0.2. So every episode's best
     return is exactly 0.7, after four decisions. Choices that do not depend on the observation give
     at most 0.6, by two moves of either axis. No choice makes up for a distance that does not depend
     on it, as the sides differ, and no distance for moving the wrong axis or a drop too early.
     """
 
-    single_observation_space = Box(-1.0, 1.0, (2,), np.float32)
-    single_action_space = Tuple((Discrete(3), Box(-1.0, 1.0, (2,), np.float32)))
+    observation_space = Box(-1.0, 1.0, (2,), np.float32)
+    action_space = Tuple((Discrete(3), Box(-1.0, 1.0, (2,), np.float32)))
 
-    def __init__(self, num_envs: int, **options: Any) -> None:
-        super().__init__(num_envs, **options)
-        self._positions = np.zeros((num_envs, 2))
+    def reset(
+        self, *, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[np.ndarray, dict[str, Any]]:
+        """Draw where the claw begins; return its position."""
+        super().reset(seed=seed)
+        draw = self.np_random
+        distances = [draw.uniform(*NEAR), draw.uniform(*FAR)]
+        order, sides = draw.permutation(2), draw.choice([-1.0, 1.0], 2)
+        self._position = sides * np.array(distances)[order]
+        return self._position.astype(np.float32), {}
 
-    def _draw(self, i: int, generator: np.random.Generator) -> None:
-        distances = [generator.uniform(*NEAR), generator.uniform(*FAR)]
-        order, sides = generator.permutation(2), generator.choice([-1.0, 1.0], 2)
-        self._positions[i] = sides * np.array(distances)[order]
-
-    def _observe(self) -> np.ndarray:
-        return self._positions.astype(np.float32)
-
-    def _act(
-        self, actions: tuple[np.ndarray, np.ndarray], playing: np.ndarray
-    ) -> tuple[np.ndarray, np.ndarray]:
-        """Actions are choices, `[N]`, and distances in half units, `[N, 2]`."""
-        choices, distances = actions
-        drops = playing & (choices == DROP)
-        misses = np.maximum(np.abs(self._positions) - TOLERANCE, 0.0).sum(1)
-        moved = playing[:, None] & (choices[:, None] == np.array([FIRST, SECOND]))
-        reached = np.clip(self._positions + LONGEST_MOVE * distances, -1.0, 1.0)
-        self._positions = np.where(moved, reached, self._positions)
-        return np.where(drops, 1.0 - misses, -MOVE_COST) * playing, drops
+    def step(
+        self, action: tuple[np.integer, np.ndarray]
+    ) -> tuple[np.ndarray, float, bool, bool, dict[str, Any]]:
+        """Move an axis, or drop; distances are in half units."""
+        choice, distances = action
+        reward, position = -MOVE_COST, self._position
+        if choice == DROP:
+            reward = 1 - np.maximum(np.abs(position) - TOLERANCE, 0).sum()
+        else:
+            position[choice] = np.clip(position[choice] + LONGEST_MOVE * distances[choice], -1, 1)
+        return position.astype(np.float32), reward, bool(choice == DROP), False, {}
 
 
-gymnasium.register(
-    id="Claw-v0", vector_entry_point="suite.envs.hybrid_tasks:Claw", max_episode_steps=TIME_LIMIT
-)
+gymnasium.register("Claw-v0", f"{__name__}:Claw", max_episode_steps=TIME_LIMIT)

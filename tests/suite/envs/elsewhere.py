@@ -1,12 +1,12 @@
 """Tasks that somebody else might register with gymnasium; importing this registers them."""
 
+from functools import partial
 from typing import Any
 
 import gymnasium
 import numpy as np
 from gymnasium.spaces import Box, Dict, Discrete, MultiDiscrete, Space, Tuple
-
-from suite.envs.memory_tasks import TMaze
+from gymnasium.vector import SyncVectorEnv
 
 VECTORS = Box(-np.inf, np.inf, (3,), np.float64)
 
@@ -50,8 +50,12 @@ class Tape(gymnasium.Env[Any, Any]):
         return np.full((4, 6, 3), shade, dtype=np.uint8)
 
 
-class Deaf(TMaze):
-    """Resets all environments where some are asked for."""
+class Deaf(SyncVectorEnv):
+    """A vector of its own, which resets all environments where some are asked for."""
+
+    def __init__(self, num_envs: int, max_episode_steps: int) -> None:
+        one = partial(gymnasium.make, "TMaze-v0", max_episode_steps=max_episode_steps)
+        super().__init__([one] * num_envs)
 
     def reset(self, *, seed: Any = None, options: Any = None) -> tuple[np.ndarray, dict[str, Any]]:
         """Begin new episodes everywhere."""
