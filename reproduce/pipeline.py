@@ -22,6 +22,7 @@ from reproduce.judge.aggregates import (
 from reproduce.judge.inference import LEVEL
 from reproduce.judge.verdicts import STATUSES, SuiteVerdict, judge_suite, judge_tasks, verdict_table
 from reproduce.judge.zero import Scale, scale_of
+from reproduce.plan.declared import PLAN, declared_in, read_plan
 from reproduce.plan.grid import Plan, Run
 from reproduce.plan.make import commands_anew
 from reproduce.plan.status import Older, by_task, runs_of
@@ -50,7 +51,12 @@ def gather(
     found = runs_of(plan, reads_tables=True)
     recorded = collect.collect(plan, found, failures, randoms)
     scales = {n: scale_of(plan.agent, judge, plan.config_of(n), steps[n]) for n in tasks}
-    absent = [task for task in plan.preset.tasks or find_suite(plan.suite) if task not in tasks]
+    begun = {task for task, _ in declared_in(read_plan(plan.directory / PLAN))}
+    absent = {
+        task: "declared here, and left out by --tasks" if task in begun else "not planned"
+        for task in plan.preset.tasks or find_suite(plan.suite)
+        if task not in tasks
+    }
     scores, runs, curves = (recorded[name] for name in ("scores", "runs", "curves"))
     tables = judge_scores(scores, scales, runs, curves, plan.declared, absent)
     verdicts = _mark(plan, found, tables["verdicts"])
@@ -72,12 +78,12 @@ def judge_scores(
     runs: pd.DataFrame,
     curves: pd.DataFrame,
     declared: Mapping[str, Sequence[int]] = MappingProxyType({}),
-    absent: Sequence[str] = (),
+    absent: Mapping[str, str] = MappingProxyType({}),
 ) -> dict[str, pd.DataFrame]:
     """Return the tables that follow from scores, not normalised yet, and those given.
 
     A task that is missing in `declared` has declared all its seeds; tasks of the suite that are
-    left out are `absent`.
+    left out are `absent`, with the reason.
     """
     scores, theirs = (normalise(side, scales) for side in (scores, reference_scores(scales)))
     judged = judge_tasks(scores, scales, runs, declared)

@@ -20,7 +20,7 @@ from reproduce.gather.others import COLUMNS, Curves, read_curves
 from reproduce.judge.zero import Scale, first_update, scale_of, too_early
 from reproduce.pipeline import curves_beside, exit_status, judge_scores, write_tables
 from reproduce.plan.places import check_writable
-from reproduce.plan.presets import check_agent
+from reproduce.plan.presets import check_agent, presets_of
 from reproduce.report import tables
 from reproduce.report.words import verdict_lines
 from reproduce.run.view import say
@@ -60,6 +60,12 @@ def judge_curves(
             raise UsageError(f"{curves.name}: {name}, {error}") from None
         scores += [(name, seed, steps, score, rule) for seed, score in found.items()]
         scales[name] = scale_of(agent, source, config, steps)
+        last = dict(zip(covered["task"], covered["last_step"], strict=True)).get(name, steps)
+        if are_episodes and env_steps is None and not scales[name].reference and last < steps:
+            raise UsageError(
+                f"{curves.name}: {name}, {source} has no score at {steps:,} steps, where its seeds "
+                f"end: give --env-steps {last}"
+            )
         for seed, run in rows.groupby("seed"):
             inside = run[run["env_steps"] <= steps].sort_values("env_steps", kind="stable")
             line = window_means(run, steps) if are_episodes else inside
@@ -78,7 +84,12 @@ def _rule_of(agent: str, curves: Curves, source: str) -> str:
     check_agent(agent)
     judges = {each.source: each for each in references.sources(agent) if each.judges}
     if source not in judges:
-        raise UsageError(f"no source {source!r} judges {agent}{nearest(source, judges)}")
+        presets = presets_of(agent).items()
+        known = {name: preset.judged_by for (_, name), preset in presets if preset.judged_by}
+        other = nearest(source, judges)
+        if source in known:
+            other = f", but {known[source]} judges its settings: give --like {known[source]}"
+        raise UsageError(f"no source {source!r} judges {agent}{other}")
     rule, said = judges[source].rule, "training" if curves.episodes else curves.rule
     if said not in (None, rule):
         able = [name for name, each in judges.items() if each.rule == said]
@@ -203,7 +214,10 @@ def main(argv: Sequence[str]) -> int:
     write_tables(out, found, report, rule)
     console = flags.make_console()
     console.print(verdict_lines(rows, suite, curves.name))
-    how = f"by rule {rule}, as {options.like} was; every seed counts."
-    say(console, f"Taken as measured {how}")
+    ends = curves.rows.groupby(["task", "seed"])["env_steps"].max()
+    for task, steps in report["env_steps"].items() if rule != "training" else ():
+        if ends[task].max() > steps:
+            say(console, f"{task} is judged at {steps:,} steps, though some seeds have more.")
+    say(console, f"Assumed: scored by the rule {rule}, as {options.like}; every seed counts.")
     say(console, f"Tables, figures and page: {out / 'index.html'}")
     return exit_status(rows, suite, found["runs"]["status"])

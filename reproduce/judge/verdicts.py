@@ -272,18 +272,21 @@ def judge_declared(
     return Judged(tuple(declared_seeds), declared, shown, is_exploratory, left_out)
 
 
-def judge_suite(judged: Mapping[str, Judged], absent: Sequence[str] = ()) -> SuiteVerdict:
+def judge_suite(
+    judged: Mapping[str, Judged], absent: Mapping[str, str] = MappingProxyType({})
+) -> SuiteVerdict:
     """Judge the mean over tasks of (ours - zero) / (reference - zero) - 1, by declared seeds.
 
     Tasks are left out if they cannot be judged, or if their gap is below twice the reference's
-    standard deviation over runs. Those that are `absent` from the plan are named: who chooses the
-    tasks can choose the verdict.
+    standard deviation over runs. Those that are `absent` from the plan are named, with the reason:
+    who chooses the tasks can choose the verdict.
     """
-    tasks = {each.left_out: list[str]() for each in judged.values() if each.left_out}
-    for task, each in judged.items():
-        if each.left_out:
-            tasks[each.left_out].append(task)
-    tasks |= {"not planned": [*absent]} if absent else {}
+    tasks = dict[str, list[str]]()
+    for task, reason in (
+        {name: each.left_out for name, each in judged.items()} | {**absent}
+    ).items():
+        if reason:
+            tasks.setdefault(reason, []).append(task)
     left_out = "; ".join(f"{', '.join(named)}: {reason}" for reason, named in tasks.items())
     taken = [each for each in judged.values() if not each.left_out]
     declared = [each.declared for each in taken if each.declared is not None]

@@ -163,10 +163,13 @@ def read_policy(directory: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
         if not isinstance(description, dict) or not isinstance(description.get("agent"), str):
             raise ValueError(f"{DESCRIPTION} names no agent")
     except FileNotFoundError:
-        raise UsageError(
-            f"{directory} holds no trained policy ({WEIGHTS}, {DESCRIPTION}): name a run's folder, "
-            "such as .../CartPole-v1/seed-1"
-        ) from None
+        way = "name a run's folder, such as .../CartPole-v1/seed-1"
+        if not directory.is_dir():
+            raise UsageError(f"there is no folder {directory}: {way}") from None
+        if (directory / "run.json").exists():
+            way = "finish the run, or name another seed's, if this one's policy was left out"
+        missing = f"{directory} holds no trained policy ({WEIGHTS}, {DESCRIPTION})"
+        raise UsageError(f"{missing}: {way}") from None
     except KeyError as error:  # safetensors knows more number types than torch
         raise UsageError(f"unreadable policy in {directory}: unknown type {error}") from None
     except (OSError, *BROKEN) as error:

@@ -17,7 +17,7 @@ from reproduce.plan.make import command, commands_anew, make_plan, save_plan
 from reproduce.report.tables import COLUMNS
 from reproduce.run.lease import Leases
 from suite.envs.tasks import find_task
-from tests.reproduce.conftest import Say, make_report, record_run, recorded
+from tests.reproduce.conftest import Say, make_report, record_run, recorded, saved
 from tests.runs import tree
 
 HOPPER, ANT, STEPS = "Hopper-v4", "Ant-v4", 1_000_000
@@ -218,6 +218,16 @@ def test_the_exit_status_is_the_worst_that_happened(
     verdicts = pd.DataFrame({"p_below_holm": p_values, "level": 0.05})
     suites = pd.DataFrame({"p_below": [suite], "level": 0.05}).dropna()
     assert exit_status(verdicts, suites, pd.Series(runs)) == expected
+
+
+def test_a_suite_names_the_declared_tasks_that_a_command_leaves_out(tmp_path: Path) -> None:
+    """Else who has seen a result could drop it without a word."""
+    tasks = ["CartPole-v1", "Acrobot-v1", "MountainCar-v0"]
+    asked: dict[str, Any] = {"runs_dir": tmp_path, "device": "cpu"}
+    saved(make_plan("a2c", "classic", tasks=tasks, **asked))
+    left_out = gather(make_plan("a2c", "classic", tasks=tasks[:2], **asked))["suite"]["left_out"]
+    assert "MountainCar-v0: declared here, and left out by --tasks" in left_out.item()
+    assert "Pendulum-v1, MountainCarContinuous-v0: not planned" in left_out.item()
 
 
 def test_a_score_that_its_source_states_is_a_departure(tmp_path: Path) -> None:

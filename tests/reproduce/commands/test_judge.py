@@ -85,6 +85,17 @@ def test_curves_that_end_before_the_first_update_are_refused(tmp_path: Path) -> 
     assert 0.0 < row["reference_share"] < 0.2
 
 
+def test_episodes_that_end_past_the_references_last_step_need_a_step(tmp_path: Path) -> None:
+    """They end anywhere: the line names the step, at which they are judged."""
+    rows = [(CART, seed, step, 500.0) for seed in (1, 2, 3) for step in (99_950, 100_073)]
+    table = pd.DataFrame(rows, columns=["task", "seed", "env_steps", "mean_return"])
+    table.to_csv(tmp_path / "curves.csv", index=False)
+    with refused():
+        judge_curves("a2c", tmp_path / "curves.csv", "sb3_control")
+    found = judge_curves("a2c", tmp_path / "curves.csv", "sb3_control", env_steps=100_000)
+    assert found["verdicts"]["verdict"].tolist() == ["reproduced"]
+
+
 def test_a_step_need_not_be_one_at_which_our_agent_may_end(tmp_path: Path) -> None:
     """Others' episodes end where they end, at no multiple of our number of environments."""
     rows = [(CART, seed, 99_990, 400.0 + seed) for seed in (1, 2, 3)]
@@ -187,6 +198,7 @@ WRONG = {
     "unknown task": "H\nReecher-v4,1,5,1\n",
     "module's task": "H\nthis:Zen-v0,1,5,1\n",
     "twice": "H\nReacher-v4,1,5,1\nReacher-v4,1,5,2\n",
+    "settings alone --like paper": "H\nReacher-v4,1,5,1\n",
     "unknown source --like jaxlr": "H\nReacher-v4,1,5,1\n",
     "too short --env-steps 9": "H\nReacher-v4,1,5,1\n",
     "nothing in the window --env-steps 9": "H\nReacher-v4,1,5,1\nReacher-v4,1,10,1\n",
@@ -216,7 +228,7 @@ def test_the_command_has_a_grids_status(tmp_path: Path, capsys: pytest.CaptureFi
     said = capsys.readouterr().out
     assert "reproduced" in said
     assert "suite" not in said
-    assert "by rule deterministic, as nnabla_rl was" in said
+    assert "by the rule deterministic, as nnabla_rl" in said
     table = pd.read_csv(path)
     table.assign(mean_return=table["mean_return"] / 9).to_csv(path, index=False)
     assert main(words) == 1

@@ -346,7 +346,7 @@ def test_a_suite_says_what_it_leaves_out_and_why() -> None:
     none = judged_at([5.0], 1, scale(None))
     two = judged_at([5.0] * 3, 3, scale(reference(100.0, 5.0, 2)))
     tasks = {"A": FINE, "Two": two, "B": FINE, "Near": near, "None": none, "Pair": two}
-    verdict = judge_suite(tasks, ["Poor", "Worse"])
+    verdict = judge_suite(tasks, {"Poor": "not planned", "Worse": "not planned"})
     assert (verdict.verdict, verdict.num_tasks) == ("reproduced", 2)
     assert verdict.left_out == (
         "Two, Pair: the reference has two runs; at least 3 are needed; "
