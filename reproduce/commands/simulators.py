@@ -78,6 +78,8 @@ def _compare_work(tasks: Sequence[str], options: Any, folder: Path, argv: Sequen
         for row in same_work(task, options.engines):
             rows.append(row)
             said = f"differs: {row['differs']}" if row["differs"] else "the same"
+            if row["num_episodes"] is None:  # it did not play
+                said = f"not compared: {row['differs']}"
             print(f"{task}: {row['engine']}: {said}", flush=True)
     _tell(folder, same_work=" ".join(argv))
     frame = pd.DataFrame(rows, columns=pd.Index(COLUMNS))
@@ -110,7 +112,9 @@ def _measure(tasks: Sequence[str], options: Any, folder: Path, argv: Sequence[st
             any_turn = True
             console.print(table_of(measure.medians(pd.DataFrame(found))))
     table = measure.read(path)
-    for claim in claims.judge(table, num_cores()):
+    for claim in claims.judge(table[table["task"].isin(tasks)], num_cores()):
+        if pd.isna(claim["found"]):
+            continue
         said = f"{claim['task']}, {claim['beside']}: claimed {claim['ratio']:g}, "
         said += f"measured {claim['found']:.2f} [{claim['low']:.2f}, {claim['high']:.2f}]"
         say(console, f"{claim['says']}: {said}: {claim['outcome']}")
