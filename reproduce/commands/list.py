@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import agents
 from reproduce.commands import flags
 from reproduce.controls import peer
-from reproduce.gather.references import coverage
+from reproduce.gather import references
 from reproduce.plan.grid import PUBLISHED
 from reproduce.plan.presets import presets_of
 from reproduce.words import counted
@@ -58,9 +58,10 @@ def _sources(agent: str) -> list[str]:
         presets = presets_of(agent)
     except UsageError as error:
         return [str(error)]
+    measured = {each.source for each in references.sources(agent)}
     for (suite, source), preset in presets.items():
-        judge = f"judged by {preset.judged_by}" if preset.judged_by else "not judged"
-        said = source if preset.judged_by == source else f"{source} ({judge})"
+        judge = f"judged by {preset.judged_by}" if preset.judged_by in measured else "not judged"
+        said = source if judge == f"judged by {source}" else f"{source} ({judge})"
         suites.setdefault(suite, []).append(said)
     return [f"{suite}: {', '.join(names)}" for suite, names in suites.items()]
 
@@ -77,7 +78,7 @@ def describe_source(name: str) -> str:
     for path in sorted((REFERENCES / name).glob("*.toml")):
         read_source(path)  # refuses mistakes
         lines += [f"# results/references/{name}/{path.name}", path.read_text("utf-8").strip(), ""]
-        for row in coverage(path.stem, name).to_dict("records"):
+        for row in references.coverage(path.stem, name).to_dict("records"):
             steps = f"{row['first_step']:,} to {row['last_step']:,} steps"
             protocol = f", {row['protocol']}" if row["protocol"] else ""
             runs = counted(row["num_runs"], "run")
