@@ -12,7 +12,7 @@ from typing import Any, Literal
 import numpy as np
 from torch import Tensor
 
-from suite.base.errors import UsageError
+from suite.base.errors import UnreadableError, UsageError
 from suite.base.hardware import fills_gpu_memory, use_device, use_threads
 from suite.base.randomness import environment_seeds, stream
 from suite.draws import Draws
@@ -315,6 +315,8 @@ def train_together(
     ends: list[str | None] = []
     try:
         recorder = Recorder.for_command(agent, config, options)
+    except UnreadableError:
+        raise
     except UsageError:
         # If this command was killed as its seeds ended, and their checkpoint fits no more.
         ends = [status_of(config, options.out, seed) for seed in config.seeds]

@@ -1,5 +1,6 @@
 """A run killed at any moment and started again ends with the same bytes as one never killed."""
 
+import errno
 import json
 import os
 import random
@@ -198,6 +199,11 @@ def test_other_seeds_do_not_replace_a_killed_run(
     with pytest.raises(UsageError, match=f"unfinished run of --seeds {begun}: go on with them"):
         sac.main([*command, "--log-interval=45", "--seeds", *asked.split()])
     assert tree(tmp_path) == before
+    shutil.copytree(tmp_path, other := tmp_path.with_name(f"{tmp_path.name}-other"))
+    (other / f"seed-{begun[0]}" / "checkpoint" / "checkpoint.json").unlink()
+    command[-1] = f"--out={other}"  # without its checkpoint nothing is lost
+    assert sac.main([*command, "--log-interval=45", "--seeds", *asked.split()]) == 0
+    command[-1] = f"--out={tmp_path}"
     assert sac.main([*command, "--log-interval=45", "--seeds", *begun.split()]) == 0
 
 
@@ -208,6 +214,9 @@ def test_seeds_killed_as_they_ended_go_on(tmp_path: Path, monkeypatch: pytest.Mo
     command += ["--env-steps=60", "--learning-starts=40", "--batch-size=8", "--hidden-sizes=8"]
     whole, cut, other = (tmp_path / name for name in ("whole", "cut", "other"))
     end = Recorder._end
+
+    def cannot_read(path: Path, *rest: Any) -> None:
+        raise OSError(errno.EIO, os.strerror(errno.EIO), str(path))
 
     def killed(recorder: Recorder, i: int, status: Any, error: str | None) -> None:
         if i == 1:
@@ -220,6 +229,12 @@ def test_seeds_killed_as_they_ended_go_on(tmp_path: Path, monkeypatch: pytest.Mo
         with pytest.raises(SystemExit, match="killed"):
             sac.main([*command, f"--out={cut}"])
     shutil.copytree(cut, other)
+    before = tree(cut)
+    with monkeypatch.context() as patch:
+        patch.setattr("suite.resume.snapshot.read_json", cannot_read)
+        with pytest.raises(UsageError, match=r"^cannot read .*: Input/output error$"):
+            sac.main([*command, f"--out={cut}"])
+    assert tree(cut) == before, "a disk that cannot be read now costs nothing"
     for folder, torch in ((cut, None), (other, "3.0")):
         before = tree(folder / "seed-1")
         if torch:

@@ -14,6 +14,7 @@ from reproduce.gather.collect import score, throughput
 from reproduce.judge.inference import sample, welch
 from reproduce.run.view import say
 from suite.base.errors import UsageError
+from suite.envs.tasks import folder_of
 from suite.record.records import read_record, seed_of
 from suite.settings.command_line import printable
 
@@ -39,14 +40,15 @@ def compare(runs_a: Path, runs_b: Path) -> list[dict[str, Any]]:
     made: dict[str, Any] = {"made_by_a": maker_a, "made_by_b": maker_b}
     rows = [made | _row(task, grid_a[task], grid_b[task]) for task in shared]
     for row in rows:
-        row["left_out"] |= others_a.get(row["task"], {}) | others_b.get(row["task"], {})
+        folder = folder_of(row["task"])
+        row["left_out"] |= others_a.get(folder, {}) | others_b.get(folder, {})
     return rows
 
 
 def _read(runs: Path) -> tuple[str, dict[str, list[Path]], dict[str, dict[Path, str]]]:
     """Return which agent's settings a folder's finished runs have, and these runs by task.
 
-    The last are the others by task, each with its status.
+    The last are the others by their task's folder, each with its status.
     """
     found, makers, others = dict[str, list[Path]](), dict[str, Path](), dict[str, dict[Path, str]]()
     for file in sorted([*runs.glob("seed-*/run.json"), *runs.glob("*/seed-*/run.json")]):
@@ -59,8 +61,8 @@ def _read(runs: Path) -> tuple[str, dict[str, list[Path]], dict[str, dict[Path, 
             agent = record.get("control") or record["agent"]
             makers.setdefault(f"{agent}, {record['source']}", run)
         else:
-            task = record["task"] or run.parent.name  # a damaged record does not say
-            others.setdefault(task, {})[run] = record["status"]
+            folder = folder_of(record["task"]) or run.parent.name  # a damaged record does not say
+            others.setdefault(folder, {})[run] = record["status"]
     if not found:
         raise UsageError(f"{runs} holds no finished runs ([<task>/]seed-<k>/run.json)")
     if len(makers) > 1:

@@ -21,7 +21,7 @@ from reproduce.plan.places import check_writable
 from reproduce.plan.tables import read_table
 from reproduce.words import counted
 from suite.base.errors import UsageError, nearest
-from suite.base.files import check_inside
+from suite.base.files import check_inside, write_atomically
 from suite.record.records import ENDED, read_record
 
 TABLES = ("episodes", "evaluations", "updates", "timing")
@@ -95,7 +95,9 @@ class Mirror:
         check_inside(root, self._folder)
         is_taken = self._folder.is_dir() and any(self._folder.iterdir())
         if is_taken and not (self._folder / MARK).exists():
-            raise UsageError(f"{self._folder} holds other files: mirror into another folder")
+            raise UsageError(
+                f"{self._folder} holds files that are no mirror: move them, or mirror elsewhere"
+            )
         self._sink: Sink | None = None
         self._begun: object = None
         self._rows = dict.fromkeys(TABLES, 0)
@@ -113,7 +115,7 @@ class Mirror:
             self.close()
             self._begun, self._rows = begun, dict.fromkeys(TABLES, 0)
             self._folder.mkdir(parents=True, exist_ok=True)
-            (self._folder / MARK).write_text("Made by `python -m reproduce`; it may be replaced.\n")
+            write_atomically(self._folder / MARK, b"Made by `python -m reproduce`.\n")
             self._sink = SINKS[self._kind](self._folder, self._name, record)
         if self._sink is None:  # it has ended
             return
@@ -145,10 +147,15 @@ def mirrored(plan: Plan, kind: str, say: Callable[[str], None]) -> Iterator[None
         yield
         return
     root = plan.runs_dir / "tracking" / kind
-    mirrors = [
-        Mirror(run.directory, root, f"{plan.name}/{run.task}/seed-{run.seed}", kind)
-        for run in plan.runs()
-    ]
+    try:
+        mirrors = [
+            Mirror(run.directory, root, f"{plan.name}/{run.task}/seed-{run.seed}", kind)
+            for run in plan.runs()
+        ]
+    except UsageError as error:
+        say(f"Nothing is mirrored: {error}")
+        yield
+        return
     over, problems = threading.Event(), list[str]()
 
     def follow() -> None:

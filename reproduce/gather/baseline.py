@@ -196,9 +196,11 @@ def _lend(plan: Plan, found: Baseline) -> None:
     of_runs = single_runs(agent, plan.rule, runs)
     interval = None if plan.rule == "training" else found.settings["evaluation_interval"]
     if interval:
-        due = of_runs["env_steps"] / interval
-        gaps = of_runs.assign(due=due).groupby(["env_id", "seed"])["due"].diff().fillna(1)
-        interval = interval if (due % 1 == 0).all() and (gaps == 1).all() else None
+        due = of_runs.assign(due=of_runs["env_steps"] / interval)
+        by_seed = due.groupby(["env_id", "seed"])["due"]
+        is_whole = (due["due"] % 1 == 0).all() and (by_seed.diff().fillna(1) == 1).all()
+        begin_together = (by_seed.min().groupby("env_id").nunique() == 1).all()
+        interval = interval if is_whole and begin_together else None
     tasks = list(dict.fromkeys(run.task for run in runs))
     commits = {str((read_record(run.directory) or {}).get("commit")) for run in runs}
     source = Source(

@@ -103,7 +103,7 @@ def _parts(path: Path, columns: Names, evaluated: bool) -> Iterator[Part]:
         if kept:
             yield from map(_evaluations, kept)
         elif path.match(MONITOR):
-            yield _monitors([path])
+            yield _monitors([path], path.parent.name)
         else:
             yield from _csv(path, columns)
         return
@@ -113,12 +113,17 @@ def _parts(path: Path, columns: Names, evaluated: bool) -> Iterator[Part]:
         raise UsageError(f"{path} holds no {EVENTS} and no {MONITOR}{more}: name a CSV file")
     for folder in sorted(folders):
         files = sorted(folder.glob(MONITOR))
-        are_envs = all(file.name.partition(".")[0].isdecimal() for file in files)  # `make_vec_env`
-        runs = [files] if are_envs else [[file] for file in files]
-        yield from map(_monitors, runs) if files else [_events(folder, columns)]
+        envs = [file for file in files if file.name.partition(".")[0].isdecimal()]
+        others = [file for file in files if file not in envs]
+        if not files:
+            yield _events(folder, columns)
+        if envs:  # as SB3's `make_vec_env` names them
+            yield _monitors(envs, folder.name)
+        for file in others:
+            yield _monitors([file], folder.name if len(files) == 1 else file.name.partition(".")[0])
 
 
-def _monitors(files: Sequence[Path]) -> Part:
+def _monitors(files: Sequence[Path], name: str) -> Part:
     """Return the training episodes of one run, whose environments, a file each, step together."""
     tables, tasks = [], set[str]()
     for file in files:
@@ -133,8 +138,7 @@ def _monitors(files: Sequence[Path]) -> Part:
     rows = pd.concat(tables).sort_values("env_steps", kind="stable").assign(episodes=True)
     if len(tasks) == 1 and tasks != {"None"}:
         rows = rows.assign(task=tasks.pop())
-    where = files[0].parent
-    return where.name, _checked(where, rows.reset_index(drop=True))
+    return name, _checked(files[0].parent, rows.reset_index(drop=True))
 
 
 def _evaluations(path: Path) -> Part:

@@ -308,7 +308,7 @@ def load_grid(folder: Path) -> Plan:
     request = Request(agent=saved["agent"], suite=saved["suite"], **asked)
     check(request)
     plan = keep_declared(dataclasses.replace(_decide(request), device=saved["device"]))
-    is_published = folder.absolute().is_relative_to(planning.PUBLISHED)
+    is_published = folder.resolve().is_relative_to(planning.PUBLISHED.resolve())
     return dataclasses.replace(plan, behaviours=_newest(folder)) if is_published else plan
 
 

@@ -31,7 +31,7 @@ from reproduce.run.log import last_lines
 from reproduce.run.processes import AgentProcess, End, seeing_gpu
 from reproduce.run.progress import Board, Progress, board_of, read_progress
 from suite.base.errors import UsageError
-from suite.base.files import CHECKPOINT, NO_SPACE, check_inside, write_json
+from suite.base.files import NO_SPACE, check_inside, write_json
 from suite.record.manifest import stamp
 from suite.record.records import read_record
 from suite.settings.command_line import printable
@@ -192,9 +192,6 @@ class Pool:
             check_inside(self._plan.directory, run.directory)
             self._keep_aside(run)
             run.directory.mkdir(parents=True, exist_ok=True)
-            if not (group.runs[0].directory / CHECKPOINT).exists():  # else it may resume with them
-                for stale in run.directory.glob("*.csv"):
-                    stale.unlink()
         seeds = "-".join(str(run.seed) for run in group.runs)[:100]
         log = group.runs[0].directory.parent / f"seeds-{seeds}.log"
         self._workers.append(self._work(group, log))

@@ -16,6 +16,10 @@ class UsageError(ValueError):
     """Bad input: one line that names the fix. Command lines print it and exit with status 2."""
 
 
+class UnreadableError(UsageError):
+    """A file that may be whole, and that this machine cannot read now."""
+
+
 def require(condition: bool, rule: str, value: object) -> None:
     """Raise a `UsageError` that states the rule and the offending value unless the rule is kept."""
     if not condition:

@@ -306,7 +306,7 @@ class VectorEnv:
         else:
             rewards = raw_rewards = raw_rewards.reshape(shape)
             if self.action_shape and self._is_nan.any():
-                rewards = raw_rewards = np.where(self._is_nan, np.nan, raw_rewards)
+                rewards = raw_rewards = np.where(self._is_nan & self._valid, np.nan, raw_rewards)
             episode_ends = ends
         valid = self._valid
         returns = self._returns + raw_rewards

@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from suite.base.errors import UsageError
+from suite.base.errors import UnreadableError, UsageError
 from suite.base.files import CHECKPOINT, extent
 from suite.record.manifest import TABLES
 from suite.record.records import ENDED
@@ -50,18 +50,36 @@ def find(folder: Path, identity: Mapping[str, Any], seeds: Sequence[SeedRecord])
 
 
 def _refuse_others_progress(seed: SeedRecord) -> None:
-    """Refuse to begin a seed that a killed command trained together with others than this one."""
+    """Refuse to begin a seed that a killed command trained together with others than this one.
+
+    That command can go on if its seeds have not ended and it left a checkpoint.
+    """
+    from suite.resume.snapshot import DESCRIPTION  # imports torch
+
     before, now = read_entries(seed.folder), seed.entries
-    others, ours = ([*(each.get("config") or {}).get("seeds", ())] for each in (before, now))
-    can_go_on = all(before.get(key) == now[key] for key in ("sources", "versions", "machine"))
-    if not can_go_on or before.get("status") in ENDED or not others or others == ours:
+    others = _seeds_of(before)
+    if not others or others == _seeds_of(now):
         return
-    group = [seed.folder.with_name(f"seed-{other}") for other in others]
-    if (group[0] / CHECKPOINT).exists() and not any(map(is_finished, group)):
+    folders = [seed.folder.with_name(f"seed-{other}") for other in others]
+    group = [read_entries(folder) for folder in folders]
+    can_go_on = (
+        (folders[0] / CHECKPOINT / DESCRIPTION).exists()
+        and all(before.get(key) == now[key] for key in ("sources", "versions", "machine"))
+        and all(_seeds_of(each) == others and each["status"] not in ENDED for each in group)
+    )
+    if can_go_on:
         raise UsageError(
             f"{seed.folder} holds an unfinished run of --seeds {' '.join(map(str, others))}: go on "
             "with them, choose another --out, in a grid --fresh, or delete it"
         )
+
+
+def _seeds_of(entries: Mapping[str, Any]) -> list[int]:
+    """Return the seeds that a record was trained with; none if it does not say."""
+    config = entries.get("config")
+    seeds = config.get("seeds") if isinstance(config, dict) else None
+    known = isinstance(seeds, list | tuple) and all(type(seed) is int for seed in seeds)
+    return [*seeds] if known and "status" in entries else []
 
 
 def identity_of(run: Mapping[str, Any], seeds: Sequence[SeedRecord]) -> dict[str, Any]:
@@ -102,7 +120,7 @@ def _fit(
     except (FileNotFoundError, *BROKEN) as error:
         return None, f"unreadable checkpoint: {error}", False
     except OSError as error:  # it may be whole, and beginning anew would delete it
-        raise UsageError(f"cannot read {error.filename or folder}: {error.strerror}") from None
+        raise UnreadableError(f"cannot read {error.filename or folder}: {error.strerror}") from None
     has_other_settings = not ("sources" in changes or CIRCUMSTANCES.issuperset(changes))
     return snapshot, misfit, bool(past) or has_other_settings
 

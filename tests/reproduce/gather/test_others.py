@@ -49,7 +49,13 @@ def test_monitored_runs_with_names_are_runs(tmp_path: Path) -> None:
     """`Monitor` numbers the environments of a run; files of other names are a run each."""
     for seed in (1, 2, 3):
         write_monitor(tmp_path / f"seed{seed}.monitor.csv", [(float(seed), 10)])
-    assert as_rows(tmp_path) == [(CART, seed, 10, float(seed)) for seed in (1, 2, 3)]
+    rows = [(CART, seed, 10, float(seed)) for seed in (1, 2, 3)]
+    assert as_rows(tmp_path) == rows
+    for env in (0, 1):
+        write_monitor(tmp_path / f"{env}.monitor.csv", [(9.0, 10)])
+    numbered = [(CART, 1, 20, 9.0)] * 2
+    others = [(CART, seed + 1, 10, float(seed)) for seed in (1, 2, 3)]
+    assert as_rows(tmp_path) == [*numbered, *others]
 
 
 @pytest.mark.parametrize("name", ["", "a/evaluations.npz"])

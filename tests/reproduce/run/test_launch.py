@@ -160,22 +160,15 @@ def test_a_process_gets_the_gpu_with_the_fewest_and_sees_just_that_one(
     assert [(run.directory / "gpu").read_text() for run in plan.runs()] == list(seen)
 
 
-@pytest.mark.parametrize("has_checkpoint", [False, True])
-def test_what_a_killed_run_left_is_kept_where_the_next_goes_on_from_it(
-    has_checkpoint: bool, tmp_path: Path, stand_in: StandIn
-) -> None:
-    """With a checkpoint the agent itself cuts the rows since; else they are no one's progress."""
+def test_what_a_killed_run_left_is_its_agents_to_remove(tmp_path: Path, stand_in: StandIn) -> None:
+    """It may refuse to begin: another run's checkpoint goes on from these rows."""
     plan = pendulum(tmp_path, [1])
     folder = record_run(plan, TASK, 1, {900: 5.0}, status="running")
-    if has_checkpoint:
-        (folder / "checkpoint").mkdir()
     rows = {path: path.read_bytes() for path in folder.glob("*.csv")}
     stand_in({1: CRASH})
     (row,) = launch(plan, ignore).rows
     assert row.state == "failed"
-    left = {path: path.read_bytes() for path in folder.glob("*.csv")}
-    assert left == (rows if has_checkpoint else {})
-    assert (row.env_steps, row.last_return) == ((900, 5.0) if has_checkpoint else (0, None))
+    assert {path: path.read_bytes() for path in folder.glob("*.csv")} == rows
 
 
 def test_a_shorter_run_that_cannot_go_on_is_left(tmp_path: Path, stand_in: StandIn) -> None:

@@ -405,3 +405,16 @@ def test_an_action_that_is_no_number_is_paid_with_one(name: str, reset: Reset) -
     is_number = ~np.isnan(step.rewards)
     np.testing.assert_array_equal(step.rewards[is_number], expected.rewards[is_number])
     assert not np.isnan(env.step(np.zeros_like(actions)).rewards).any()
+
+
+def test_an_ignored_action_may_be_anything() -> None:
+    """The row after an end only resets: a NaN there is no action, and the next return is whole."""
+    env = VectorEnv(PENDULUM, environment_seeds([1], 1, "test"))
+    env.reset()
+    nothing = np.zeros((1, 1, 1))
+    while not env.step(nothing).ends.all():
+        pass
+    step = env.step(nothing * np.nan)
+    assert not step.valid.any()
+    assert np.isfinite(step.episode_returns).all()
+    assert np.isfinite(env.step(nothing).episode_returns).all()
