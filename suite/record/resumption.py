@@ -78,8 +78,9 @@ def _seeds_of(entries: Mapping[str, Any]) -> list[int]:
     """Return the seeds that a record was trained with; none if it does not say."""
     config = entries.get("config")
     seeds = config.get("seeds") if isinstance(config, dict) else None
-    known = isinstance(seeds, list | tuple) and all(type(seed) is int for seed in seeds)
-    return [*seeds] if known and "status" in entries else []
+    if "status" not in entries or not isinstance(seeds, list | tuple):
+        return []
+    return [*seeds] if all(type(seed) is int for seed in seeds) else []
 
 
 def identity_of(run: Mapping[str, Any], seeds: Sequence[SeedRecord]) -> dict[str, Any]:
