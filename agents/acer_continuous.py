@@ -359,11 +359,13 @@ class ActorCritic(nn.Module):
         values = self.critic(rows).squeeze(-1)
         advantages = self.advantage(acted_on, actions).squeeze(-1)  # [n + 2, T * B]
         q_values = duel(values[:-size], advantages[:2], advantages[2:])
+        q_values = q_values.unflatten(1, (length, size))
         return Evaluation(
             policy.unflatten(length),
             values.unflatten(0, (-1, size)),
             draws[0].unflatten(0, (-1, size)),
-            *q_values.unflatten(1, (length, size)),
+            q_values[0],
+            q_values[1],
         )
 
 
