@@ -302,14 +302,6 @@ def test_the_list_shows_all_names(desk: Path, say: Say, monkeypatch: pytest.Monk
     assert all(line.startswith(("control rllib: ", "published impala-")) for line in starts)
 
 
-def test_a_copied_agent_has_settings_and_no_judge(
-    say: Say, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Sources measured the original: what `list` says is what the plan says."""
-    monkeypatch.setattr("reproduce.gather.references.sources", lambda agent: [])
-    assert "  classic: sb3_control (not judged), rl_zoo (not judged)\n" in say(["list", "a2c"])[1]
-
-
 BROKEN = {
     "torn": "def train(:\n",
     "presets that are none": "PRESETS = None\n",
