@@ -205,7 +205,8 @@ def film_episode(episode: Episode, film: Path, words: str) -> str:
         num_frames = _encode(iter(track(frames, "filming", **look)), rate, aside)
         aside.replace(film)
     except OSError as error:
-        raise UsageError(f"--video: cannot write {film}: {error}") from None
+        said = " ".join(str(error).split())  # an encoder's may have lines
+        raise UsageError(f"--video: cannot write {film}: {said}") from None
     finally:
         aside.unlink(missing_ok=True)
     return f"filmed: {film} ({num_frames:,} frames), {words}: return {episode.episode_return:.6g}"

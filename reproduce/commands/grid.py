@@ -156,7 +156,8 @@ def plan_table(plan: Plan) -> Table:
     caption = f"Every run is finished; tables, figures and page go to {plan.directory}."
     if groups:
         device = plan.device + (f" ({len(plan.gpus)} GPUs)" if len(plan.gpus) > 1 else "")
-        processes = f"{counted(len(groups), 'process')}, {plan.workers} side by side on {device}"
+        at_once = min(plan.workers, len(groups))
+        processes = f"{counted(len(groups), 'process')}, {at_once} side by side on {device}"
         caption = f"{processes}, into {plan.directory}."
     columns = ("task", "env steps", "seeds", "already finished", "to run")
     look = {"caption": printable(caption), "caption_justify": "left"}

@@ -69,7 +69,9 @@ def verify(agent: str, run: Path, seconds: float) -> tuple[int, str]:
     if not difference:
         return 0, f"ok {run}: the first {num_rows:,} rows are today's code's, byte by byte"
     if there := elsewhere(record):
-        return 0, f"not decided {run}: {difference}; it was {there}, where rounding differs"
+        here = hardware.machine()["processor"]
+        why = f"it was {there}, where rounding differs from that on {here}"
+        return 0, f"not decided {run}: {why}; {difference}"
     return 1, f"DIFFERS {run}: {difference}"
 
 
