@@ -1,5 +1,6 @@
 """A run killed at any moment and started again ends with the same bytes as one never killed."""
 
+import contextlib
 import errno
 import json
 import os
@@ -10,6 +11,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
@@ -143,6 +145,21 @@ def test_an_extended_run_has_the_bytes_of_one_that_was_longer_from_the_start(
     assert repeatable(tmp_path / "grown") == repeatable(tmp_path / "whole")
 
 
+@contextlib.contextmanager
+def stopped_at_a_log(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Let a run stop after the checkpoint that follows its first log interval."""
+    log = Recorder.log
+
+    def log_and_stop(recorder: Recorder, *row: Any) -> None:
+        log(recorder, *row)
+        recorder.is_stopping = True
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Recorder, "log", log_and_stop)
+        with pytest.raises(KeyboardInterrupt):
+            yield
+
+
 @pytest.mark.usefixtures("unchecked")
 @pytest.mark.parametrize("agent", those("sac", "a2c", "impala", "acer", "acer_continuous"))
 def test_a_killed_run_goes_on_to_a_nearer_end(
@@ -152,19 +169,12 @@ def test_a_killed_run_goes_on_to_a_nearer_end(
 
     The replay of the longer run had room for more.
     """
-    config, log = CONFIGS[agent], Recorder.log
+    config = CONFIGS[agent]
     if hasattr(config, "replay_capacity"):
         config = replace(config, replay_capacity=100_000)
     train(config, tmp_path / "whole")
-
-    def log_and_stop(recorder: Recorder, *row: Any) -> None:
-        log(recorder, *row)
-        recorder.is_stopping = True
-
-    with monkeypatch.context() as patch:
-        patch.setattr(Recorder, "log", log_and_stop)
-        with pytest.raises(KeyboardInterrupt):
-            train(replace(config, env_steps=2 * config.env_steps), tmp_path / "cut")
+    with stopped_at_a_log(monkeypatch):
+        train(replace(config, env_steps=2 * config.env_steps), tmp_path / "cut")
     (steps,) = re.findall(r"stopped after a checkpoint at (\d+)", capsys.readouterr().out)
     assert config.log_interval < int(steps) < config.env_steps
     shutil.copytree(tmp_path / "cut", tmp_path / "past")
@@ -185,16 +195,8 @@ def test_other_seeds_do_not_replace_a_killed_run(
     """A seed that was trained alone, or with others, goes on so; adding one would begin it anew."""
     command = ["--task=Pendulum-v1", "--device=cpu", "--evaluation-episodes=1", "--batch-size=8"]
     command += ["--env-steps=60", "--learning-starts=40", "--hidden-sizes=8", f"--out={tmp_path}"]
-    log = Recorder.log
-
-    def log_and_stop(recorder: Recorder, *row: Any) -> None:
-        log(recorder, *row)
-        recorder.is_stopping = True
-
-    with monkeypatch.context() as patch:
-        patch.setattr(Recorder, "log", log_and_stop)
-        with pytest.raises(KeyboardInterrupt):
-            sac.main([*command, "--log-interval=45", "--seeds", *begun.split()])
+    with stopped_at_a_log(monkeypatch):
+        sac.main([*command, "--log-interval=45", "--seeds", *begun.split()])
     before = tree(tmp_path)
     with pytest.raises(UsageError, match=f"unfinished run of --seeds {begun}: go on with them"):
         sac.main([*command, "--log-interval=45", "--seeds", *asked.split()])

@@ -47,6 +47,7 @@ def judge_curves(
     scores, scales, drawn, presented = [], dict[str, Scale](), [], dict[str, Task]()
     covered = references.coverage(agent, source)
     protocols = dict(zip(covered["task"], covered["protocol"], strict=True))
+    last_steps = dict(zip(covered["task"], covered["last_step"], strict=True))
     for name, rows in ((str(name), rows) for name, rows in curves.rows.groupby("task", sort=False)):
         if name not in TASKS:  # one that a module registers would be imported
             raise UsageError(f"{curves.name}: unknown task {name!r}{nearest_task(name, TASKS)}")
@@ -60,7 +61,7 @@ def judge_curves(
             raise UsageError(f"{curves.name}: {name}, {error}") from None
         scores += [(name, seed, steps, score, rule) for seed, score in found.items()]
         scales[name] = scale_of(agent, source, config, steps)
-        last = dict(zip(covered["task"], covered["last_step"], strict=True)).get(name, steps)
+        last = last_steps.get(name, steps)
         if are_episodes and env_steps is None and not scales[name].reference and last < steps:
             raise UsageError(
                 f"{curves.name}: {name}, {source} has no score at {steps:,} steps, where its seeds "
