@@ -6,13 +6,11 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 REMOVED: Mapping[str, Sequence[Any]] = {
-    **{"device_draws": (False,), "evaluate_beside": (False, True)},
-    **{"log_std_bound": ("clip",), "bound_means": (False,), "last_layer_bound": (None,)},
-    **{"learn_alpha": (False,), "alpha_learning_rate": (3e-4,), "initial_alpha": (1.0,)},
-    **{"target_entropy_per_action": (-1.0,), "sample_without_replacement": (False,)},
-    **{"separate_optimisers": (False,), "count_warm_up": (True,), "max_log_alpha": (None,)},
-    **{"entropy_in_target": (True,), "action_gradient_clip": (None,)},
-    "compensate_policy_period": (True,),
+    "evaluate_beside": (False, True),
+    "separate_optimisers": (False,),
+    "device_draws": (False,),
+    **{"count_warm_up": (True,), "compensate_policy_period": (True,), "entropy_in_target": (True,)},
+    **{"max_log_alpha": (None,), "action_gradient_clip": (None,)},
 }
 """Settings of older records that are gone, and the values with which a run is as it is today."""
 
@@ -37,20 +35,17 @@ WITHOUT_EFFECT = ("env_threads",)
 """Settings that no result depends on: a run may go on with other values of them."""
 YOUNGER: Mapping[str, Mapping[str, Any]] = {
     "a2c": {"initialisation": "orthogonal", "bfloat16": False},
-    "acer": {"observation_clip": 10.0, "lstm_size": 0, "bfloat16": False},
+    "acer": {"bfloat16": False},
     "acer_continuous": {
-        **{"time_limit_is_terminal": False, "learning_rate_decay_steps": 0},
-        **{"observation_clip": 10.0, "lstm_size": 0},
+        "time_limit_is_terminal": False,
+        "learning_rate_decay_steps": 0,
+        "lstm_size": 0,
     },
     "impala": {
-        **{"drop_last_row": False, "observation_clip": 10.0},
-        **{"lstm_size": 0, "lstm_inputs": "action_and_reward", "bfloat16": False},
+        **{"drop_last_row": False, "observation_clip": 10.0, "bfloat16": False},
+        **{"lstm_size": 0, "lstm_inputs": "action_and_reward"},
     },
     "sac": {"separate_heads": True},
-    "sac_alf": {
-        **{"num_critics": 2, "reward_weights": None, "log_std_bound": "clip"},
-        **{"evaluation_epsilon": 1.0, "evaluation_rule": "deterministic"},
-    },
     "sac_discrete": {"evaluation_rule": "sampled"},  # of policies; their epsilon may be below 1
 }
 """Settings that an agent got after its first records, and the values that those ran with.

@@ -60,11 +60,10 @@ def test_a_description_that_lacks_a_setting_is_refused(name: str) -> None:
 def test_a_policy_with_a_setting_that_is_gone_is_refused_unless_it_made_no_difference() -> None:
     """The value that an agent has kept is no reason to refuse; nor is a setting that it has."""
     description = {**DESCRIPTION, "clip": None}
-    config_of(Config, description | {"log_std_bound": "clip"}, ("hidden_sizes", "clip"))
-    with pytest.raises(
-        UsageError, match="has log_std_bound = 'tanh', which this agent has no more"
-    ):
-        config_of(Config, description | {"log_std_bound": "tanh"}, ("hidden_sizes", "clip"))
+    config_of(Config, description | {"separate_optimisers": False}, ("hidden_sizes", "clip"))
+    message = "has separate_optimisers = True, which this agent has no more"
+    with pytest.raises(UsageError, match=message):
+        config_of(Config, description | {"separate_optimisers": True}, ("hidden_sizes", "clip"))
 
 
 def test_a_tasks_module_is_never_imported_because_a_file_says_so(
