@@ -24,7 +24,8 @@ from reproduce.judge.verdicts import STATUSES, SuiteVerdict, judge_suite, judge_
 from reproduce.judge.zero import Scale, scale_of
 from reproduce.plan.declared import PLAN, declared_in, read_plan
 from reproduce.plan.grid import Plan, Run
-from reproduce.plan.make import commands_anew
+from reproduce.plan.make import commands
+from reproduce.plan.request import RUNS
 from reproduce.plan.status import Older, by_task, runs_of
 from reproduce.report import figures, frames
 from reproduce.report.page import FIGURES, write_page
@@ -200,6 +201,7 @@ def _describe(plan: Plan, verdicts: pd.DataFrame) -> dict[str, Any]:
     ends = [str(record["ended_at"]) for record in records if record.get("ended_at")]
     first = records[0] if records else {}
     config = dataclasses.asdict(plan.config)
+    places = {"runs_dir": RUNS} if plan.behaviours else {}  # published runs are made in `runs`
     return {
         "title": plan.title,
         "agent": plan.agent,
@@ -215,5 +217,5 @@ def _describe(plan: Plan, verdicts: pd.DataFrame) -> dict[str, Any]:
         "departures": departures(plan, verdicts),
         "versions": first.get("versions", versions()),
         "hardware": first.get("machine", machine()),
-        "command": "\n".join(commands_anew(plan)),
+        "command": "\n".join(commands(plan, workers=None, **places)),
     }

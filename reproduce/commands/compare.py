@@ -141,7 +141,12 @@ def main(argv: Sequence[str]) -> int:
     parser.add_argument("runs_b", type=Path)
     options = parser.parse(argv)
     console = flags.make_console()
-    for runs_a, runs_b in _pairs(options.runs_a, options.runs_b):
+    pairs = _pairs(options.runs_a, options.runs_b)
+    compared = {grid for pair in pairs for grid in pair}
+    for side, runs in (("A", options.runs_a), ("B", options.runs_b)):
+        if alone := [str(grid) for grid in _grids(runs).values() if grid not in compared]:
+            say(console, f"Only in {side}: {', '.join(alone)}")
+    for runs_a, runs_b in pairs:
         rows = compare(runs_a, runs_b)
         title = f"A: {runs_a} ({rows[0]['made_by_a']})   B: {runs_b} ({rows[0]['made_by_b']})"
         console.print(_table(rows, title))

@@ -13,7 +13,7 @@ from rich.table import Table
 from reproduce.commands import flags
 from reproduce.plan.declared import keep_declared
 from reproduce.plan.grid import Plan
-from reproduce.plan.make import folder_name, make_plan, save_plan, variants_of, way_on
+from reproduce.plan.make import command_of, folder_name, make_plan, save_plan, variants_of, way_on
 from reproduce.plan.places import Cluster, check_memory, check_writable
 from reproduce.plan.presets import presets_of, skipped_tasks
 from reproduce.plan.request import Request, add_flags, read_request, started_anew
@@ -90,7 +90,7 @@ def _run_sweep(request: Request, cluster: Cluster | None, chosen: Sequence[Seque
         return 0
     name = f"sweep-{plans[0].name.replace('/', '-')}-{folder_name([*variants])}"
     path = root / f"{name}.csv"
-    status = sweep.run(variants, path, console, partial(_train, console=console))
+    status = sweep.run(variants, path, console, command_of(request))
     if request.open and status != 130:
         webbrowser.open(path.with_suffix(".svg").absolute().as_uri())
     return status
@@ -123,7 +123,7 @@ def _make_plan(request: Request, cluster: Cluster | None, *, is_variant: bool = 
 def run_plan(plan: Plan, console: Console) -> int:
     """Run a plan, report it on a console and return the exit status."""
     try:
-        failures = _train(plan, console)
+        failures = train(plan, console)
     except KeyboardInterrupt:
         say(console, f"Stopped. Finished runs are kept; {way_on(plan)}")
         return 130  # its page is not written
@@ -132,18 +132,20 @@ def run_plan(plan: Plan, console: Console) -> int:
     return report(plan, console, failures)
 
 
-def _train(plan: Plan, console: Console) -> dict[tuple[str, int], str]:
+def train(plan: Plan, console: Console) -> dict[tuple[str, int], str]:
     """Run what is left of a plan; return the errors of the runs that failed."""
     from reproduce.commands.track import mirrored
     from reproduce.run.lease import Leases
     from reproduce.run.pool import launch
     from reproduce.run.view import View
 
-    if plan.groups():
+    if is_due := bool(plan.groups()):
         refuse_mixture(plan)
-        Leases(plan.directory, name_of_settings(plan.config)).refuse_rivals()
-    plan.directory.mkdir(parents=True, exist_ok=True)
-    save_plan(plan)
+    leases = Leases(plan.directory, name_of_settings(plan.config))
+    with leases.lock:  # another command may declare seeds of other tasks
+        if is_due:
+            leases.refuse_rivals()
+        save_plan(plan)
     with mirrored(plan, plan.track, partial(say, console)), View(console) as view:
         board = launch(plan, view)
     return {row.run.key: row.error for row in board.rows if row.state == "failed"}
@@ -153,13 +155,13 @@ def plan_table(plan: Plan) -> Table:
     """Return a table of the plan's runs, by task."""
     runs = plan.runs()
     groups = plan.groups(runs)
-    caption = f"Every run is finished; tables, figures and page go to {plan.directory}."
+    caption = f"Every run has ended; tables, figures and page go to {plan.directory}."
     if groups:
         device = plan.device + (f" ({len(plan.gpus)} GPUs)" if len(plan.gpus) > 1 else "")
         at_once = min(plan.workers, len(groups))
         processes = f"{counted(len(groups), 'process')}, {at_once} side by side on {device}"
         caption = f"{processes}, into {plan.directory}."
-    columns = ("task", "env steps", "seeds", "already finished", "to run")
+    columns = ("task", "env steps", "seeds", "already ended", "to run")
     look = {"caption": printable(caption), "caption_justify": "left"}
     table = flags.make_table(*columns, title=f"{plan.title}, budget {plan.budget}", **look)
     for task, env_steps in plan.env_steps.items():

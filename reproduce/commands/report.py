@@ -12,7 +12,7 @@ from reproduce.commands import flags
 from reproduce.gather import references
 from reproduce.gather.baseline import with_baseline
 from reproduce.plan.grid import Plan
-from reproduce.plan.make import command, load_plan, way_on
+from reproduce.plan.make import commands, load_plan, way_on
 from reproduce.plan.places import check_writable
 from reproduce.plan.presets import presets_of
 from reproduce.plan.request import FIELDS, GRID, add_flags, read_request
@@ -55,14 +55,15 @@ def report(
     if idle := without_updates(plan):
         say(console, f"warning: no update was made in {', '.join(idle)}: --env-steps is too small")
     statuses = set(runs.status)
-    if statuses & {"interrupted", "planned"} and "running" not in statuses:
+    if statuses & {"interrupted", "planned", "failed"} and "running" not in statuses:
         say(console, f"Nobody runs this grid now; {way_on(plan)}")
     if unmatched := pipeline.departures(plan, verdicts):
         say(console, "Not matched to the reference: " + "; ".join(unmatched))
     if plan.maker.is_ours and not references.sources(plan.agent):
         origin = getattr(presets_of(plan.agent), "agent", plan.agent)
         beside = replace(plan, baseline="AGENT" if origin == plan.agent else origin)
-        say(console, f"Judge it by the runs of {beside.baseline}:\n  {command(beside)}")
+        lines = "\n  ".join(commands(beside))
+        say(console, f"Judge it by the runs of another agent, here {beside.baseline}:\n  {lines}")
     page = plan.directory / "index.html"
     say(console, f"Tables, figures and page: {page}")
     if plan.open:

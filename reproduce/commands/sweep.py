@@ -4,7 +4,7 @@ Every variant is a plan of its own in a runs folder that its settings name; it r
 reported, like any other.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -14,7 +14,7 @@ from rich.text import Text
 
 from reproduce.commands import flags
 from reproduce.commands.compare import interval
-from reproduce.gather.collect import Failures
+from reproduce.commands.grid import train
 from reproduce.judge import outlook
 from reproduce.judge.inference import holm
 from reproduce.pipeline import gather, write_report
@@ -75,19 +75,19 @@ def plan_table(variants: Variants) -> Group:
     return Group(table, Text(printable(what)))
 
 
-def run(variants: Variants, path: Path, console: Console, train: Callable[[Plan], Failures]) -> int:
+def run(variants: Variants, path: Path, console: Console, again: str) -> int:
     """Train, report and compare every variant; the table goes to `path`, its figure beside it.
 
-    `train` runs what is left of a plan and returns the errors of the runs that failed. The exit
-    status is 2 if a run has not finished, 130 after Ctrl-C, else 0.
+    `again` is the command that goes on. The exit status is 2 if a run has not finished, 130 after
+    Ctrl-C, else 0.
     """
     curves_of, scores_of = dict[str, pd.DataFrame](), dict[str, pd.DataFrame]()
     for i, (name, plan) in enumerate(variants.items(), start=1):
         say(console, f"Variant {i} of {len(variants)}: {name}", "bold")
         try:
-            failures = train(plan)
+            failures = train(plan, console)
         except KeyboardInterrupt:
-            say(console, "Stopped. Finished runs are kept; the same command goes on.")
+            say(console, f"Stopped. Finished runs are kept; go on with:\n  {again}")
             return 130
         tables = gather(plan, failures)
         write_report(plan, tables)
@@ -105,6 +105,7 @@ def run(variants: Variants, path: Path, console: Console, train: Callable[[Plan]
     left = [run.name for run in runs if run.status != "finished"]
     if left:
         say(console, f"{counted(len(left), 'run')} left unfinished: {', '.join(left)}", "bold red")
+        say(console, f"Go on with:\n  {again}")
     return 2 if left else 0
 
 

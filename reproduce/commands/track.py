@@ -8,6 +8,7 @@ import contextlib
 import importlib.util
 import math
 import os
+import shlex
 import shutil
 import threading
 import uuid
@@ -106,12 +107,13 @@ class Mirror:
         """Mirror the rows that were added since, once each.
 
         A run that goes on after a kill cuts its tables to those of its checkpoint, and writes the
-        same rows again. One that begins anew has a mirror anew.
+        same rows again. One that begins anew, or goes on to more steps, has a mirror anew.
         """
-        record = read_record(self._run)
-        if record is None or record["status"] == "damaged":
+        if not _is_whole(self._run) or (record := read_record(self._run)) is None:
             return
-        if (begun := record.get("started_at")) != self._begun:  # None: it never began
+        begun = record.get("started_at")  # None: it never began
+        begun = begun and (begun, record["config"]["env_steps"])
+        if begun != self._begun:
             self.close()
             self._begun, self._rows = begun, dict.fromkeys(TABLES, 0)
             self._folder.mkdir(parents=True, exist_ok=True)
@@ -120,7 +122,7 @@ class Mirror:
         if self._sink is None:  # it has ended
             return
         for name in TABLES:
-            with contextlib.suppress(UsageError):  # a damaged table has no more points
+            with contextlib.suppress(UsageError, TypeError, KeyError):  # a damaged table ends here
                 table = read_table(self._run / f"{name}.csv")
                 for row in table.iloc[self._rows[name] :].to_dict("records"):
                     steps = int(row.pop("env_steps"))
@@ -180,7 +182,7 @@ def mirrored(plan: Plan, kind: str, say: Callable[[str], None]) -> Iterator[None
         thread.join()
         for problem in problems:
             say(f"The mirror is not complete ({problem}), the record is: {plan.directory}")
-    say(f"Mirrored into {root}; look at it with: {LOOK[kind].format(root)}")
+    say(f"Mirrored into {root}; look at it with: {LOOK[kind].format(shlex.quote(str(root)))}")
 
 
 def mirror(kind: str, runs: Path, logdir: Path) -> int:
@@ -189,9 +191,9 @@ def mirror(kind: str, runs: Path, logdir: Path) -> int:
     The folder of one run alone is mirrored by the names of its task and seed.
     """
     check_kind(kind)
-    folders = [record.parent for record in sorted(runs.rglob("run.json"))]
+    folders = [path.parent for path in sorted(runs.rglob("run.json")) if _is_whole(path.parent)]
     if not folders:
-        raise UsageError(f"{runs} holds no runs (<task>/seed-<k>/run.json)")
+        raise UsageError(f"{runs} holds no undamaged runs (<task>/seed-<k>/run.json)")
     check_writable(logdir, "logdir")
     alone = Path(*runs.resolve().parts[-2:])
     names = [folder.relative_to(runs) if folder != runs else alone for folder in folders]
@@ -202,6 +204,11 @@ def mirror(kind: str, runs: Path, logdir: Path) -> int:
     return len(folders)
 
 
+def _is_whole(run: Path) -> bool:
+    record = read_record(run)
+    return record is not None and record["status"] != "damaged"
+
+
 def main(argv: Sequence[str]) -> int:
     """Mirror recorded runs into TensorBoard or Weights & Biases."""
     parser = flags.make_parser("track", "mirror recorded runs into tensorboard or wandb")
@@ -210,5 +217,6 @@ def main(argv: Sequence[str]) -> int:
     parser.add_argument("logdir", type=Path, help="where the mirrors go")
     options = parser.parse(argv)
     number = counted(mirror(options.kind, options.runs, options.logdir), "run")
-    print(f"{number} mirrored; look at them with: {LOOK[options.kind].format(options.logdir)}")
+    look = LOOK[options.kind].format(shlex.quote(str(options.logdir)))
+    print(f"{number} mirrored; look at them with: {look}")
     return 0

@@ -20,6 +20,7 @@ from reproduce.run.processes import AgentProcess
 from suite.base import hardware
 from suite.base.errors import UsageError
 from suite.base.files import DAMAGED, read_plain
+from suite.envs.tasks import refuse_unimported
 from suite.record.recorder import Recorder
 from suite.record.records import read_record
 from suite.settings.recorded import recorded_settings
@@ -40,9 +41,11 @@ def default_run(agent: str) -> Path | None:
     """
     check_agent(agent)
     found, today = list[tuple[bool, float, Path]](), hardware.behaviour(agent)
+    if today is None:
+        return None
     for path in PUBLISHED.glob(f"{agent}-*/*/*/seed-*/run.json"):
         record = read_record(path.parent)
-        if record and record["status"] == "finished" and number_of(record) == today is not None:
+        if record and record["status"] == "finished" and number_of(record) == today:
             found.append((bool(elsewhere(record)), float(record["wall_seconds"]), path.parent))
     return min(found)[-1] if found else None
 
@@ -59,7 +62,8 @@ def verify(agent: str, run: Path, seconds: float) -> tuple[int, str]:
         raise UsageError(f"{run} is not a run's folder: it holds no record")
     if record["status"] == "damaged":
         raise UsageError(f"{run} is damaged: it {record['error']}")
-    trained = record.get("agent", agent)  # a run that failed before it began has none
+    refuse_unimported(str(record["config"].get("task", "")), "run.json")
+    trained = record.get("control") or record.get("agent", agent)  # None before a run began
     if (trained, record["status"]) != (agent, "finished"):
         found = f"a run of {trained} that is {record['status']}"
         raise UsageError(f"{run} is {found}: name a finished run of {agent}")
@@ -144,7 +148,7 @@ def _lines(path: Path) -> list[bytes]:
 def main(argv: Sequence[str]) -> int:
     """Make the beginning of a recorded run again; the exit status is 1 if it differs."""
     about = "make the beginning of a recorded run again, compare its rows"
-    parser = flags.make_parser("verify", about)
+    parser = flags.make_parser("verify", about, "--task-from")
     parser.add_argument("agent", help=", ".join(agents.AGENTS))
     text = "default: the quickest published one"
     parser.add_argument("run", type=Path, nargs="?", metavar="RUN", help=text)

@@ -9,6 +9,7 @@ from reproduce.plan.declared import PLAN
 from reproduce.plan.grid import Plan
 from reproduce.plan.make import load_grid, way_on
 from reproduce.plan.request import RUNS
+from reproduce.plan.status import run_of
 from reproduce.run.lease import Holders
 from reproduce.run.progress import OVER, Board, Progress, board_of, read_progress
 from reproduce.run.view import View, say
@@ -63,12 +64,12 @@ def _board(plan: Plan) -> Board:
 
 
 def _look_at(row: Progress, plan: Plan, holders: Holders) -> None:
-    run = plan.find_run(*row.run.key)
+    run = run_of(plan, *row.run.key)
     is_held = holders.is_held(run.directory)
     if is_held or run.has_ended:
         read_progress(row)
-    if run.has_ended or (run.status == "failed" and not is_held):
-        row.state, row.error = run.status, run.error
+    if run.has_ended or (run.status in OVER and not is_held):
+        row.state, row.error = run.status, run.error or run.remark
     else:
         row.state = "running" if is_held else "waiting"
 
@@ -86,4 +87,4 @@ def main(argv: Sequence[str]) -> int:
     say(console, f"{plan.title}, in {plan.directory}; Ctrl-C ends the view, not the runs")
     with View(console, Curves(console) if options.plot else None) as view:
         board = watch(plan, view)
-    return 2 if board.count("failed") else 0
+    return 0 if board.count("finished") == len(board.rows) else 2

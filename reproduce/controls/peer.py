@@ -21,7 +21,7 @@ from typing import Any
 from reproduce import ROOT
 from reproduce.plan.declared import keep_declared
 from reproduce.plan.grid import Maker, Plan, Run
-from reproduce.plan.make import command, make_plan
+from reproduce.plan.make import commands, make_plan
 from reproduce.plan.presets import check_agent, presets_of
 from reproduce.plan.request import RUNS
 from reproduce.plan.status import Code
@@ -131,7 +131,11 @@ class Peer(Maker):
         record = {
             "schema_version": SCHEMA_VERSION,
             **{"agent": plan.agent, "suite": plan.suite, "source": plan.source, "task": run.task},
-            **{"config": dataclasses.asdict(config), "command": command(plan), "seed": run.seed},
+            **{
+                "config": dataclasses.asdict(config),
+                "command": "\n".join(commands(plan)),
+                "seed": run.seed,
+            },
             **{"status": "running", "error": None, "started_at": None, "resumed_at": []},
             **{"ended_at": None, "wall_seconds": None, "control": self.name},
             **_circumstances(),
@@ -176,7 +180,6 @@ def read_peer(name: str, agent: str) -> Peer:
         verb=("control", name),
         prefix=f"{facts['title']}: ",
         pins=dict(line.split("==", 1) for line in pinned.split() if "==" in line),
-        asked={"device": "auto"},
         name=name,
         agent=agent,
         sets=of["sets"],

@@ -18,7 +18,7 @@ from reproduce.controls.peer import SUFFIX, peer_of
 from reproduce.gather import collect
 from reproduce.gather.baseline import mean_curves, single_runs
 from reproduce.plan.grid import Plan
-from reproduce.plan.make import command
+from reproduce.plan.make import commands
 from reproduce.plan.status import runs_of
 from suite.base.errors import UsageError
 from suite.base.files import write_atomically
@@ -92,7 +92,7 @@ def _document(plan: Plan, path: Path) -> dict[str, Any]:
     here = suites.get(plan.suite, {"tasks": ()})
     _refuse_contradictions(plan, path, suites, settings)
     steps = {task: _length(here, task) for task in here["tasks"]} | dict(plan.env_steps)
-    paths, notes = ["; ".join(command(plan).splitlines())], [_notes(plan)]
+    paths, notes = ["; ".join(commands(plan))], [_notes(plan)]
     if before:  # the rows that stay were made as is said there, in lines that belong together
         lines = zip(earlier["path"].splitlines(), earlier["notes"].splitlines(), strict=False)
         kept = [line for line in lines if not _is_replaced(line[0], plan)]

@@ -37,7 +37,7 @@ from reproduce.plan.declared import MIN_SEEDS
 from reproduce.plan.grid import Plan
 from reproduce.plan.places import demand_of
 from reproduce.plan.presets import tasks_of
-from reproduce.plan.speeds import find_speed
+from reproduce.plan.speeds import find_speed, side_by_side
 from reproduce.plan.status import Run, steps_done
 from reproduce.run.view import duration
 from reproduce.words import counted, number, reached
@@ -223,7 +223,7 @@ def budget_lines(plan: Plan) -> list[str]:
             decides = f"can decide {counted(len(chances), 'task')}, {chance}"
         lines.append(
             f"--budget {name}: {counted(len(rows), 'task')}, {counted(budget.num_seeds, 'seed')}, "
-            f"{steps} steps, {about(_side_by_side(seconds, plan))}; {decides}"
+            f"{steps} steps, {about(side_by_side(seconds, plan.workers))}; {decides}"
         )
     return lines
 
@@ -243,14 +243,8 @@ def seconds_left(
     """Return about how long runs take together; None if the like of one was never measured."""
     left = [1 - steps_done(run) / run.env_steps for run in waiting]
     known = [seconds[run.task] for run in waiting]
-    return _side_by_side([s and s * part for s, part in zip(known, left, strict=True)], plan)
-
-
-def _side_by_side(seconds: Sequence[float | None], plan: Plan) -> float | None:
-    known = [each for each in seconds if each is not None]
-    if len(known) < len(seconds):
-        return None
-    return max([sum(known) / plan.workers, *known], default=0.0)
+    together = [s and s * part for s, part in zip(known, left, strict=True)]
+    return side_by_side(together, plan.workers)
 
 
 def _memory_gib(plan: Plan) -> float | None:

@@ -9,7 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from reproduce.plan.request import SAVED
+from reproduce.plan.request import OPTIONAL, SAVED
 from reproduce.plan.status import seeds_begun
 from reproduce.words import counted
 from suite.base.errors import UsageError
@@ -112,7 +112,7 @@ def _is_plan(saved: Any) -> bool:
     steps, numbers, seeds = (saved[name] for name in ("env_steps", "num_seeds", "seeds"))
     counts = (*steps.values(), *numbers.values())
     return (
-        isinstance(saved.get("baseline"), (str, type(None)))
+        all(isinstance(saved.get(name, ""), str) for name in OPTIONAL)
         and len(steps) > 0
         and list(numbers) == list(steps)
         and all(type(n) is int for n in (*seeds, *counts))

@@ -14,7 +14,7 @@ from reproduce import ROOT
 from reproduce.plan import speeds
 from reproduce.plan.places import Cluster, default_workers, gpus_of
 from reproduce.plan.request import Request
-from reproduce.plan.status import Code, Run, companions, run_of, runs_of
+from reproduce.plan.status import Code, Run, companions, runs_of
 from suite.base.hardware import behaviour, num_cores, sources, uncommitted
 from suite.envs.tasks import Protocol
 from suite.settings.command_line import flags_of
@@ -43,8 +43,6 @@ class Maker:
     """What the title of its grids begins with."""
     pins: Mapping[str, str] = field(default_factory=dict)
     """Versions of packages that its runs must have been made with."""
-    asked: Mapping[str, Any] = field(default_factory=dict)
-    """Fields of a request that its command has no flag for, as they are by default."""
 
     def code(self, agent: str) -> Mapping[str, str]:
         """Return checksums of the files that a run depends on, as they are now."""
@@ -103,13 +101,17 @@ class Plan(Request):
     cluster: Cluster | None = None
     maker: Maker = OURS
     behaviours: Mapping[str, int] = field(default_factory=dict)
-    """Of a published grid that is drawn again: by task, the number of the behaviour whose runs
-    count; those of another number than today's are remarked. In other plans today's code counts."""
+    """Of a published grid: by task, the number of the behaviour (`BEHAVIOUR`) whose runs count.
+    In other grids it is empty, and those of today's code count."""
 
     @cached_property
     def today(self) -> Code:
-        """Return the code as it was when first asked for, by which runs count."""
-        return self.maker.today(self.agent)
+        """Return the code as it was when first asked for, by which runs count.
+
+        Of a published grid it is taken as committed.
+        """
+        today = self.maker.today(self.agent)
+        return today._replace(uncommitted=()) if self.behaviours else today
 
     @property
     def name(self) -> str:
@@ -165,10 +167,6 @@ class Plan(Request):
     def runs(self) -> list[Run]:
         """Return every run as `status.runs_of` finds it now."""
         return runs_of(self)
-
-    def find_run(self, task: str, seed: int) -> Run:
-        """Return one run as `status.run_of` finds it now."""
-        return run_of(self, task, seed)
 
     def groups(self, runs: Sequence[Run] | None = None) -> list[Group]:
         """Return the processes still to be run: one per seed.

@@ -8,7 +8,7 @@ import re
 import shlex
 import shutil
 import sys
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any, get_args, get_origin, get_type_hints
 
@@ -17,12 +17,13 @@ from reproduce.plan.declared import MIN_SEEDS, PLAN, declared_in, keep_declared,
 from reproduce.plan.grid import Plan
 from reproduce.plan.places import Cluster, check_writable, choose_device, default_workers
 from reproduce.plan.presets import source_of, tasks_of
-from reproduce.plan.request import FIELDS, RUNS, SAVED, Request, check, words_of
+from reproduce.plan.request import FIELDS, OPTIONAL, SAVED, Request, check, words_of
 from reproduce.plan.status import NOT_SETTINGS, number_of
 from reproduce.words import counted
 from suite.base.errors import UsageError, nearest
 from suite.base.files import check_inside, write_json
-from suite.envs.tasks import Zero, baseline_scores, find_task, refuse_unimported
+from suite.base.hardware import num_cores
+from suite.envs.tasks import Zero, baseline_scores, refuse_unimported
 from suite.record.recorder import refuse_no_evaluations
 from suite.record.records import read_record
 from suite.settings.command_line import printable, read_value
@@ -47,7 +48,6 @@ def make_plan(agent: str, suite: str, *, cluster: Cluster | None = None, **asked
     """
     request = Request(agent=agent, suite=suite, **asked)
     check(request)
-    check_writable(request.runs_dir)
     plan = _decide(request, cluster)
     check_writable(plan.directory)
     return plan
@@ -81,8 +81,8 @@ def _decide(request: Request, cluster: Cluster | None = None) -> Plan:
         "settings": changes,
         "device": device,
         "workers": request.workers or default_workers(device, preset.cores_per_run, cluster),
-        "launcher": "ray" if cluster else "local",
-        "ray_address": cluster.address if cluster else None,
+        "launcher": "ray" if cluster else request.launcher,
+        "ray_address": cluster.address if cluster else request.ray_address,
         "declared": dict.fromkeys(steps, seeds),
         **{"directory": directory, "config": config, "preset": preset, "cluster": cluster},
     }
@@ -115,7 +115,6 @@ def configure(config: Any, task: str, changes: Mapping[str, str]) -> Any:
         if key not in known:
             raise UsageError(f"--set: unknown setting {key!r}{nearest(key, known)}")
     values = {key: read_value(f"--set: {key}", hints[key], [v]) for key, v in changes.items()}
-    find_task(task)
     return dataclasses.replace(config, task=task, **values)
 
 
@@ -189,7 +188,9 @@ def save_plan(plan: Plan) -> None:
     declared = {key: seeds for key, seeds in declared.items() if len(seeds) >= MIN_SEEDS}
     declared |= declared_in(read_plan(path))
     content = {name: getattr(plan, name) for name in SAVED}
-    content |= {"baseline": plan.baseline} if plan.baseline else {}
+    for name in OPTIONAL:
+        if getattr(plan, name) != FIELDS[name].default:
+            content[name] = getattr(plan, name)
     content["declared"] = [
         {"task": task, "env_steps": env_steps, "seeds": seeds}
         for (task, env_steps), seeds in declared.items()
@@ -197,39 +198,36 @@ def save_plan(plan: Plan) -> None:
     write_json(path, content)
 
 
-def command(plan: Plan) -> str:
-    """Return what goes on with a plan in its folder: a line for each of its tasks' lengths."""
-    parts = _parts(plan, lambda task: 0)
-    return "\n".join(command_of(request_of(part), plan.maker.verb) for part in parts)
+def commands(plan: Plan, **other: Any) -> list[str]:
+    """Return what goes on with a plan: a command for the tasks of equal, or usual, steps and seeds.
 
-
-def commands_anew(plan: Plan) -> list[str]:
-    """Return the commands that make a plan from nothing, by tasks with equal steps and seeds.
-
-    The number of processes is left to the machine. Our published runs are made in `RUNS`.
+    `other` are fields of its request that shall be others; what would be chosen all the same is
+    left out.
     """
-    anew = {"workers": None} | ({"runs_dir": RUNS} if plan.behaviours else {})
-    found = []
-    for part in _parts(plan, lambda task: plan.num_seeds[task]):
-        own = dataclasses.replace(part, seeds=plan.seeds[: max(part.num_seeds.values())])
-        request = dataclasses.replace(request_of(own), **anew)
-        found.append(command_of(request, plan.maker.verb))
-    return found
-
-
-def _parts(plan: Plan, kind: Callable[[str], int]) -> list[Plan]:
-    """Return a plan in parts by tasks of one kind with equal, or their usual, steps."""
-    usual, kinds = plan.preset.budgets[plan.budget].steps, dict[Any, list[str]]()
+    usual, default = plan.preset.budgets[plan.budget].steps, source_of(plan.agent, plan.suite, None)
+    is_ours, has_usual_device = (
+        plan.maker.is_ours,
+        plan.device == choose_device("auto", plan.cluster),
+    )
+    too_many = plan.launcher == "local" and plan.workers > num_cores()  # it was run elsewhere
+    asked = {name: getattr(plan, name) for name in FIELDS} | {
+        "source": None if is_ours and plan.source == default.name else plan.source,
+        "num_seeds": None,
+        "device": "auto" if has_usual_device or not is_ours else plan.device,
+        "workers": None if plan.has_default_workers or too_many else plan.workers,
+    }
+    alike = dict[Any, list[str]]()
     for task, steps in plan.env_steps.items():
-        kinds.setdefault((None if steps == usual(task) else steps, kind(task)), []).append(task)
+        kind = (None if steps == usual(task) else steps, plan.num_seeds[task])
+        alike.setdefault(kind, []).append(task)
     return [
-        dataclasses.replace(
-            plan,
-            tasks=(*tasks,),
-            env_steps={task: plan.env_steps[task] for task in tasks},
-            num_seeds={task: plan.num_seeds[task] for task in tasks},
+        command_of(
+            Request(
+                **asked | {"tasks": tasks, "env_steps": steps, "seeds": plan.seeds[:number]} | other
+            ),
+            plan.maker.verb,
         )
-        for tasks in kinds.values()
+        for (steps, number), tasks in alike.items()
     ]
 
 
@@ -239,38 +237,17 @@ def command_of(request: Request, verb: Sequence[str] = ()) -> str:
     return printable(shlex.join(words))  # a path need not be text
 
 
-def request_of(plan: Plan) -> Request:
-    """Return the request that makes a plan again, without what would be chosen all the same."""
-    budget, default = plan.preset.budgets[plan.budget], source_of(plan.agent, plan.suite, None)
-    has_other_steps = any(budget.steps(task) != n for task, n in plan.env_steps.items())
-    is_whole = min(plan.num_seeds.values()) == len(plan.seeds)
-    is_usual = plan.device == choose_device("auto", plan.cluster)
-    return Request(
-        **{name: getattr(plan, name) for name in FIELDS}
-        | {
-            "source": None if plan.source == default.name else plan.source,
-            "env_steps": next(iter(plan.env_steps.values())) if has_other_steps else None,
-            "seeds": plan.seeds if is_whole else None,
-            "num_seeds": None,
-            "device": "auto" if is_usual else plan.device,
-            "workers": None if plan.has_default_workers else plan.workers,
-        }
-        | dict(plan.maker.asked)
-    )
-
-
 def way_on(plan: Plan) -> str:
     """Return how to go on with a plan after it was stopped, in words."""
-    return "\n  ".join(["go on with:", *command(plan).splitlines()])
+    return "\n  ".join(["go on with:", *commands(plan)])
 
 
 def _python() -> str:
-    """Return how this Python is called: `python` where that finds it, else its relative path."""
-    here = Path(sys.executable)
-    found = shutil.which("python")
-    if (found and Path(found) == here) or not here.is_relative_to(Path.cwd()):
+    """Return how this Python is called: `python` where that finds it, else its path."""
+    here, found = Path(sys.executable), shutil.which("python")
+    if found and Path(found) == here:
         return "python"
-    return str(here.relative_to(Path.cwd()))
+    return str(here.relative_to(Path.cwd()) if here.is_relative_to(Path.cwd()) else here)
 
 
 def load_plan(agent: str, suite: str, source: str | None, runs_dir: Path) -> Plan:
@@ -286,7 +263,10 @@ def read_grid(folder: Path) -> dict[str, Any]:
     """Return the content of a grid's `plan.json`; a `UsageError` if there is none."""
     saved = read_plan(folder / PLAN)
     if saved is None:
-        raise UsageError(f"nothing was run here: {folder / PLAN} does not exist")
+        raise UsageError(
+            f"no grid was started here: {folder / PLAN} is missing; give the grid's command once, "
+            "finished runs are kept"
+        )
     return saved
 
 
@@ -301,11 +281,10 @@ def load_grid(folder: Path) -> Plan:
     config = source_of(saved["agent"], saved["suite"], folder.name).preset.config
     known = {field.name for field in dataclasses.fields(config)}
     settings = {k: str(value) for k, value in without_removed(saved["settings"], known).items()}
-    asked: dict[str, Any] = {name: saved[name] for name in [*SAVED][2:]}
-    asked |= {"source": folder.name, "settings": settings, "baseline": saved.get("baseline")}
+    asked: dict[str, Any] = {name: saved[name] for name in (*SAVED, *OPTIONAL) if name in saved}
+    asked |= {"source": folder.name, "settings": settings, "runs_dir": folder.parent.parent}
     asked |= {"device": "cpu"}  # its own may not be here
-    asked |= {"runs_dir": folder.parent.parent}
-    request = Request(agent=saved["agent"], suite=saved["suite"], **asked)
+    request = Request(**asked)
     check(request)
     plan = keep_declared(dataclasses.replace(_decide(request), device=saved["device"]))
     is_published = folder.resolve().is_relative_to(planning.PUBLISHED.resolve())

@@ -1,8 +1,8 @@
 """Where runs go, and whether they fit: devices, workers, clusters, memory, folders.
 
-What runs keep in memory beside their networks is `memory_bytes` of the agent's configuration, where
-there is such a property; a replay of frames is gigabytes. On a GPU it is the GPU's memory that must
-hold it, if the agent keeps it there.
+What runs keep in memory beside their networks is `memory_bytes` of the agent's configuration; a
+replay of frames is gigabytes. On a GPU it is the GPU's memory that must hold it, if the agent keeps
+it there.
 """
 
 import itertools
@@ -97,27 +97,22 @@ def refuse_unplaceable(demand: Mapping[str, float], cluster: Cluster) -> None:
 
 def keeps_on_gpu(plan: "Plan") -> bool:
     """Return whether a run's `memory_bytes`, its replay, lie on the GPU."""
-    return plan.device != "cpu" and getattr(plan.config, "keeps_on_device", False)
-
-
-def kept_gib(plan: "Plan", task: str) -> float:
-    """Return the memory that a run of a task keeps, GiB; 0 where the agent states none."""
-    return getattr(plan.config_of(task), "memory_bytes", 0) / 2**30
+    return plan.device != "cpu" and plan.config.keeps_on_device
 
 
 def demand_of(plan: "Plan", group: "Group") -> dict[str, float]:
     """Return the resources that a group takes, by Ray's names.
 
     CPU: the cores that a run keeps busy. GPU: on a cluster with fewer GPUs than workers, a share of
-    one. Memory, in bytes: as the agent states it; 0 without a statement, or where the GPU keeps it.
+    one. Memory, in bytes: as the agent states it; 0 where the GPU keeps it.
     """
     gpus = sum(node.get("GPU", 0.0) for node in plan.cluster.nodes) if plan.cluster else 1.0
     share = 0.0 if plan.device == "cpu" else 1.0 / math.ceil(plan.workers / max(gpus, 1.0))
-    kept = 0.0 if keeps_on_gpu(plan) else kept_gib(plan, group.runs[0].task) * 2**30
+    kept = 0 if keeps_on_gpu(plan) else plan.config_of(group.runs[0].task).memory_bytes
     return {
         "CPU": float(plan.preset.cores_per_run),
         "GPU": math.floor(share * 1e4) / 1e4,  # the finest share that Ray knows
-        "memory": float(round(len(group.runs) * kept)),
+        "memory": float(len(group.runs) * kept),
     }
 
 
@@ -132,11 +127,11 @@ def check_memory(plan: "Plan", runs: "Sequence[Run] | None" = None) -> None:
     there = min(map(gpu_memory_gib, gpus)) if gpus else machine()["memory_gib"]
     places = max(1, len(gpus))
     place = f"each of {places} GPUs" if places > 1 else "this GPU" if gpus else "this machine"
-    kept = {task: kept_gib(plan, task) for task in plan.tasks}
+    kept = {task: plan.config_of(task).memory_bytes / 2**30 for task in plan.tasks}
     sizes = sorted((len(each.runs) * kept[each.runs[0].task] for each in groups), reverse=True)
     at_once = math.ceil(min(plan.workers, len(groups)) / places)
     needed = sum(sizes[:at_once])
-    if there is None or needed <= there:
+    if needed <= there:
         return
     fitting = places * sum(total <= there for total in itertools.accumulate(sizes))
     fix = "train fewer seeds together, or make what they keep smaller with --set"

@@ -45,10 +45,11 @@ def source_of(agent: str, suite: str, asked: str | None) -> Source:
     if suite not in suites:
         tasks = (preset.tasks or SUITES[known] for (known, _), preset in presets.items())
         kinds = sorted({find_task(task).actions for task in itertools.chain(*tasks)})
+        alone = f", or train a task alone with python -m agents.{agent} --task TASK"
+        can_learn = any(find_task(task).actions in kinds for task in SUITES[suite])
         raise UsageError(
             f"{agent} has no presets for {suite} (it learns {' and '.join(kinds)} actions): "
-            f"choose from {', '.join(suites)}, or train a task alone with "
-            f"python -m agents.{agent} --task TASK"
+            f"choose from {', '.join(suites)}{alone if can_learn else ''}"
         )
     name = find_source(presets, suite, asked)
     return Source(agent, suite, name, presets[suite, name])

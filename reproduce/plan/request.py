@@ -121,7 +121,9 @@ SAVED: Mapping[str, Any] = {
     **{"settings": dict, "device": str, "workers": int, "num_seeds": dict},
     **{"checkpoint_minutes": int | float | None, "drop_checkpoints": bool, "keep_best": bool},
 }
-"""Entries of `plan.json`, beside `declared` seeds and a `baseline`; steps and seeds are by task."""
+"""Entries of `plan.json`, beside `declared` seeds; steps and numbers of seeds are by task."""
+OPTIONAL = ("baseline", "launcher", "ray_address")
+"""Entries, texts, that it has where they are not the default."""
 
 
 def _flag_of(field: Field[Any]) -> str:

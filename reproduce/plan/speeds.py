@@ -6,6 +6,7 @@ source's settings on one task. Its speeds are scaled by how fast this machine mu
 
 import csv
 import time
+from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -116,3 +117,11 @@ def products_per_second() -> float:
         times.append(time.perf_counter() - before)
     torch.set_num_threads(threads)
     return 1.0 / sorted(times)[len(times) // 2]
+
+
+def side_by_side(seconds: Sequence[float | None], number: int) -> float | None:
+    """Return about how long runs take together, `number` at a time; None if one's is not known."""
+    known = [each for each in seconds if each is not None]
+    if len(known) < len(seconds):
+        return None
+    return max([sum(known) / number, *known], default=0.0)

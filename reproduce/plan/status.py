@@ -53,7 +53,7 @@ class Run:
     """What its folder says; `left out` if it has ended and does not count: `why_left_out`."""
     error: str = ""
     remark: str = ""
-    """What is wrong with a finished run."""
+    """What is to be said of a run that has ended: that older code made it, or its damage."""
 
     @property
     def key(self) -> tuple[str, int]:
@@ -125,9 +125,7 @@ def run_of(plan: "Plan", task: str, seed: int) -> Run:
 
 def _counted(plan: "Plan", run: Run, record: Mapping[str, Any]) -> Run:
     """Return a run that has ended, `left out` if it does not count."""
-    number = plan.behaviours.get(run.task)
-    code = {} if number is None else {"uncommitted": ()}
-    remark = why_left_out(plan, record, **code)
+    number, remark = plan.behaviours.get(run.task), why_left_out(plan, record)
     counts = not remark if number is None else number_of(record) == number
     run = replace(run, remark=remark)
     return run if counts else replace(run, status="left out")
@@ -247,13 +245,13 @@ def _obstacle(plan: "Plan", run: Run, record: Mapping[str, Any]) -> str:
     return "" if checkpoint.exists() else "its checkpoint is gone"
 
 
-def why_left_out(plan: "Plan", record: Mapping[str, Any], **code: Any) -> str:
+def why_left_out(plan: "Plan", record: Mapping[str, Any]) -> str:
     """Return why a run does not count, to be read after "3 runs"; empty if it counts.
 
     It counts if today's very files made it; or if the record has today's number and all of these
-    files are committed, for then they passed the golden test. `code` is what is taken for today's.
+    files are committed, for then they passed the golden test.
     """
-    today = plan.today._replace(**code)
+    today = plan.today
     theirs, ours = _python(record.get("sources")), _python(today.sources)
     number = number_of(record)
     is_same = number is not None and number == today.number and not today.uncommitted

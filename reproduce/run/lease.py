@@ -87,7 +87,7 @@ class Leases(Holders):
         directory.mkdir(parents=True, exist_ok=True)
         remove_torn(directory, TORN_SECONDS)
         self._directory, self._settings = directory, settings
-        self._lock = FileLock(directory / LOCK)
+        self.lock = FileLock(directory / LOCK)
         self._ours: dict[Path, int] = {}  # an open file, so that no other's lease is ever touched
         self._last_beat = time.monotonic()
 
@@ -97,7 +97,7 @@ class Leases(Holders):
         if self.is_held(run):
             return False
         lease.parent.mkdir(parents=True, exist_ok=True)
-        with self._lock:
+        with self.lock:
             if self.is_held(run):  # another harness was faster
                 return False
             self.refuse_rivals()
@@ -129,7 +129,7 @@ class Leases(Holders):
         if run not in self._ours:
             return
         if self._is_ours(run):  # else the lock's folder may be gone, too
-            with self._lock:
+            with self.lock:
                 if self._is_ours(run):
                     _lease(run).unlink()
         os.close(self._ours.pop(run))
@@ -138,7 +138,7 @@ class Leases(Holders):
         """Refuse to work beside a harness whose runs are of other settings, finished or not."""
         for lease in self._directory.glob("*/seed-*.lease"):
             run, theirs = lease.with_suffix(""), _read(lease).get("settings", "")
-            if self._settings and theirs and theirs != self._settings and self.is_held(run):
+            if self._settings and theirs and theirs != self._settings and self.is_held_of_late(run):
                 raise UsageError(
                     f"a harness with other settings ({self.holder(run)}) runs {run}: start beside "
                     "it with --fresh, or choose another --runs-dir"

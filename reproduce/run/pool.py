@@ -24,6 +24,7 @@ from reproduce.plan.status import (
     check_extensions,
     name_of_settings,
     refuse_mixture,
+    run_of,
     with_status,
 )
 from reproduce.run.lease import Leases
@@ -165,7 +166,7 @@ class Pool:
 
     def _has_ended_elsewhere(self, run: Run) -> bool:
         """Return whether another harness has run a run since this pool began; take its result."""
-        now = self._plan.find_run(run.task, run.seed)
+        now = run_of(self._plan, run.task, run.seed)
         new = stamp(run.directory / "run.json") != self._before[run.directory]
         if ended := now.has_ended or (now.status == "failed" and new):
             self._settle([now])
@@ -261,7 +262,7 @@ class Pool:
         """Stop a worker that has lost a lease; its unfinished runs wait again, in new groups."""
         worker.agent.kill()
         self._workers.remove(worker)
-        runs = [self._plan.find_run(run.task, run.seed) for run in worker.group.runs]
+        runs = [run_of(self._plan, run.task, run.seed) for run in worker.group.runs]
         groups = self._plan.groups(runs)
         self._waiting += groups
         waiting = [run for group in groups for run in group.runs]

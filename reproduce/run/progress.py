@@ -8,11 +8,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from reproduce.plan.grid import Group, Run
+from reproduce.plan.speeds import side_by_side
 from reproduce.run.log import LAST_BYTES, tail
 from suite.base.files import CHECKPOINT, open_regular
 
-OVER = ("finished", "diverged", "failed")
-"""Final states of a run: in the end, planned = finished + diverged + failed."""
+OVER = ("finished", "diverged", "failed", "left out")
+"""Final states of a run; only a grid that is watched holds runs that are left out."""
 
 
 @dataclass
@@ -21,7 +22,7 @@ class Progress:
 
     run: Run
     state: str
-    """`waiting`, `running`, `elsewhere`, `finished`, `diverged` or `failed`."""
+    """`waiting`, `running`, `elsewhere`, or one of `OVER`."""
     env_steps: int = 0
     """Steps that its last row states."""
     last_return: float | None = None
@@ -53,11 +54,7 @@ class Board:
     def seconds_left(self) -> float | None:
         """Return about how long the whole plan still takes; None until a speed is known."""
         usual = self._usual_speed()
-        lefts = [_seconds_left(row, usual) for row in self.rows]
-        known = [left for left in lefts if left is not None]
-        if len(known) < len(lefts):
-            return None
-        return max([sum(known) / self.side_by_side, *known], default=0.0)
+        return side_by_side([_seconds_left(row, usual) for row in self.rows], self.side_by_side)
 
     def count(self, state: str) -> int:
         """Return how many runs are in `state`."""
@@ -78,11 +75,11 @@ def board_of(runs: Sequence[Run], workers: int, groups: Sequence[Group]) -> Boar
     """
     rows = []
     for run in runs:
-        state = run.status if run.has_ended else "waiting"
-        row = Progress(run, state, run.env_steps if state == "finished" else 0)
-        row.error = run.error if run.has_ended else ""
+        is_over = run.has_ended or run.status == "left out"
+        state, error = (run.status, run.error or run.remark) if is_over else ("waiting", "")
+        row = Progress(run, state, run.env_steps if state == "finished" else 0, error=error)
         rows.append(row)
-        if not run.has_ended and (run.directory / CHECKPOINT).exists():
+        if not is_over and (run.directory / CHECKPOINT).exists():
             read_progress(row)
     return Board(workers * max((len(group.runs) for group in groups), default=1), rows)
 

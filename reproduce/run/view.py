@@ -15,12 +15,13 @@ from suite.settings.command_line import printable
 if TYPE_CHECKING:  # it imports pandas, which most commands need not
     from suite.record.live import Curves
 
-STYLES = {"failed": "bold red", "diverged": "bold red", "finished": "green", "waiting": "dim"}
+BAD = "bold red"
+STYLES = {"failed": BAD, "diverged": BAD, "left out": BAD, "finished": "green", "waiting": "dim"}
 LINE_SECONDS = 30
 COLUMNS = {"task": 9, "seed": 4, "state": 8, "env steps": 14, "return": 8, "steps/s": 7}
 COLUMNS |= {"time left": 10}
 """Columns of the table, with the characters that their values may take."""
-STATES = ("running", "elsewhere", "failed", "diverged", "waiting", "finished")
+STATES = ("running", "elsewhere", "failed", "diverged", "left out", "waiting", "finished")
 """States in the order in which a low terminal shows them."""
 TAKEN = 6
 """Lines around the rows: totals, which may need two, the header, its lines and the cursor's."""

@@ -13,7 +13,8 @@ from reproduce.gather.references import ReferenceScore, reference_score
 from reproduce.judge.zero import scale_of
 from reproduce.pipeline import exit_status, gather
 from reproduce.plan.grid import Plan
-from reproduce.plan.make import command, commands_anew, make_plan, save_plan
+from reproduce.plan.make import commands, make_plan, save_plan
+from reproduce.plan.status import run_of
 from reproduce.report.tables import COLUMNS
 from reproduce.run.lease import Leases
 from suite.envs.tasks import find_task
@@ -110,7 +111,7 @@ def test_runs_like_the_reference_reproduce_it_and_everything_is_written(tmp_path
     drawn = pd.DataFrame(records(plan, "reference_curves"))
     assert set(drawn.query("role == 'judge'").task) == {HOPPER}
     facts = json.loads(written["report.json"])
-    assert facts["command"] == "\n".join(commands_anew(plan))
+    assert facts["command"] == "\n".join(commands(plan, workers=None))
     assert facts["departures"] == list(plan.departures)
     assert facts["env_steps"] == {HOPPER: STEPS, ANT: STEPS}
     page = written["index.html"].decode()
@@ -187,9 +188,9 @@ def test_a_report_on_a_killed_grid_says_how_to_go_on(tmp_path: Path, say: Say) -
     assert status == 2
     assert f"{HOPPER} seed 1 interrupted\n" in said
     assert "3 planned = 0 finished + 2 interrupted + 1 not run\n" in said
-    assert f"\nNobody runs this grid now; go on with:\n  {command(plan)}\n" in said
+    assert f"\nNobody runs this grid now; go on with:\n  {commands(plan)[0]}\n" in said
     assert leases.claim(first)
-    assert leases.claim(plan.find_run(HOPPER, 3).directory)  # it has not written its record yet
+    assert leases.claim(run_of(plan, HOPPER, 3).directory)  # it has not written its record yet
     status, said, _ = say([*REPORT, str(tmp_path)])
     assert status == 2
     assert "3 planned = 0 finished + 2 running + 1 interrupted\n" in said

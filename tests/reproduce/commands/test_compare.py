@@ -126,8 +126,10 @@ def test_the_command_takes_runs_dirs(tmp_path: Path, capsys: pytest.CaptureFixtu
     assert f"B:{other}"[-9:] in "".join(capsys.readouterr().out.split())
     write(second, TASK, [40.0, 42.0])
     assert command_line.main(["compare", str(tmp_path / "a"), str(tmp_path / "b")]) == 0
-    (line,) = [line for line in capsys.readouterr().out.splitlines() if line.startswith("│")]
+    printed = capsys.readouterr().out
+    (line,) = [line for line in printed.splitlines() if line.startswith("│")]
     assert "41 (2)" in line
+    assert f"Only in B: {other}" in "".join(printed.splitlines())
 
 
 def test_the_command_takes_what_an_agents_own_command_wrote(

@@ -66,6 +66,39 @@ def test_every_point_is_mirrored_once(tmp_path: Path, memory: dict[str, list[Poi
     assert returns(memory["seed-1"]) == [(10, 7)]
 
 
+def test_a_run_that_goes_on_to_more_steps_is_mirrored_anew(
+    tmp_path: Path, memory: dict[str, list[Point]]
+) -> None:
+    """A finished run's mirror is complete; a larger `--env-steps` adds to the same run."""
+    run = record_run(pendulum(tmp_path / "runs", [1, 2]), TASK, 1, {1000: 5.0})
+    one = Mirror(run, tmp_path / "mirror", "seed-1", "tensorboard")
+    one.update()
+    record = json.loads((run / "run.json").read_text())
+    longer = {"status": "running", "config": record["config"] | {"env_steps": 2000}}
+    (run / "run.json").write_text(json.dumps(record | longer))
+    with (run / "evaluations.csv").open("a") as file:
+        file.write("1500,7,0,10\n")
+    one.update()
+    assert [(step, value) for name, step, value in memory["seed-1"] if "mean_return" in name] == [
+        *((1000, 5.0), (1500, 7.0))
+    ]
+
+
+def test_damaged_runs_are_not_mirrored(tmp_path: Path, memory: dict[str, list[Point]]) -> None:
+    """They are not counted; of a table that holds text the rest is mirrored."""
+    plan = pendulum(tmp_path / "runs", [1, 2])
+    damaged, running = (
+        record_run(plan, TASK, seed, {500: 5.0}, status=status)
+        for seed, status in ((1, "finished"), (2, "running"))
+    )
+    (damaged / "evaluations.csv").write_text("")
+    (running / "updates.csv").write_text("env_steps,loss\n100,much\n")
+    assert mirror("tensorboard", plan.directory, tmp_path / "logs") == 1
+    ((name, points),) = memory.items()
+    assert name.endswith("seed-2")
+    assert {point[0].partition("/")[0] for point in points} >= {"evaluations"}
+
+
 def test_a_mirror_harms_no_run_and_no_file(tmp_path: Path, memory: dict[str, list[Point]]) -> None:
     """Runs' own folders, and what cannot be written to, are refused in a line."""
     run = record_run(pendulum(tmp_path / "runs", [1, 2]), TASK, 1, status="running")

@@ -2,6 +2,7 @@
 
 import json
 import shutil
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -89,9 +90,19 @@ def test_rows_are_compared_as_far_as_both_go(run: Path, tmp_path: Path) -> None:
         (["a2c", "RUN"], {"seed": 2}),
         (["a2c", "RUN"], {"status": "failed"}),
         (["a2c", "RUN"], NEVER_BEGUN),
+        (["a2c", "RUN"], {"control": "sb3"}),
         (["a2c", "RUN", "--seconds", "0"], {}),
     ],
-    ids=["agent", "folder", "another's run", "damaged", "failed", "never begun", "seconds"],
+    ids=[
+        "agent",
+        "folder",
+        "another's run",
+        "damaged",
+        "failed",
+        "never begun",
+        "control",
+        "seconds",
+    ],
 )
 def test_bad_input_is_one_line_and_status_2(
     words: list[str], entries: dict[str, Any], run: Path, say: Say,
@@ -104,6 +115,17 @@ def test_bad_input_is_one_line_and_status_2(
     status, out, err = say(["verify", *(str(run) if word == "RUN" else word for word in words)])
     assert (status, out, err.count("\n")) == (2, "", 1)
     check(err, request.node.callspec.id)
+
+
+def test_a_record_imports_no_module(run: Path, say: Say) -> None:
+    """Who trusts the task that it names says so by --task-from."""
+    config = json.loads((run / "run.json").read_text())["config"]
+    run = run.parent.rename(run.parent.with_name("antigravity-X-v0")) / run.name
+    reseal(run, task="antigravity:X-v0", config=config | {"task": "antigravity:X-v0"})
+    status, _, err = say(["verify", "a2c", str(run)])
+    assert status == 2
+    assert "give a command --task-from antigravity:X-v0" in err
+    assert "antigravity" not in sys.modules
 
 
 def test_without_a_name_the_quickest_run_of_todays_number_is_taken(run: Path, say: Say) -> None:

@@ -12,11 +12,11 @@ import pytest
 from reproduce.commands import watch as watching
 from reproduce.commands.watch import find_grid, watch
 from reproduce.plan.grid import Plan
-from reproduce.plan.make import command, load_grid
+from reproduce.plan.make import commands, load_grid
 from reproduce.run.lease import Leases
 from reproduce.run.progress import Board
 from tests.messages import refused
-from tests.reproduce.conftest import TASK, pendulum, record_run, saved
+from tests.reproduce.conftest import TASK, Say, pendulum, record_run, reseal, saved
 from tests.runs import tree
 
 
@@ -109,8 +109,20 @@ def test_watching_ends_with_the_runs(tmp_path: Path) -> None:
     board = watch(plan, show)
     assert shown == [*["waiting"] * watching.IDLE_LOOKS, "finished"]
     assert board.notes == [
-        f"Nobody runs this grid now; watching until somebody does; go on with:\n  {command(plan)}"
+        "Nobody runs this grid now; watching until somebody does; go on with:\n  "
+        + commands(plan)[0]
     ]
+
+
+def test_a_run_of_other_code_is_over(tmp_path: Path, say: Say) -> None:
+    """It is left out, and the grid's own command refuses to go on beside it."""
+    plan = grid(tmp_path, 1)
+    run = record_run(plan, TASK, 1)
+    reseal(run, behaviour=None, sources={"agents/sac.py": "other"})
+    shown, board = seen(load_grid(plan.directory))
+    assert shown == [{1: "left out"}]
+    assert "changed since" in board.rows[0].error
+    assert say(["watch", str(plan.directory)])[0] == 2
 
 
 def test_a_runs_directory_shows_the_grid_that_was_started_last(tmp_path: Path) -> None:

@@ -24,7 +24,7 @@ from reproduce.controls.peer import agents_of, make_control, peer_of, peers, rea
 from reproduce.controls.publish import _budgets, check_publishable, publish
 from reproduce.gather import collect, references
 from reproduce.plan.grid import Plan
-from reproduce.plan.make import command, save_plan
+from reproduce.plan.make import commands, save_plan
 from reproduce.plan.status import check_extensions
 from reproduce.plan.tables import read_table
 from reproduce.run import pool as pooling
@@ -320,8 +320,9 @@ def test_advice_uses_flags_that_a_control_has(
     status, out, error = say([*words, "--seeds", "1", "4", "--fresh", "--dry-run"])
     assert (status, error) == (0, "")
     assert "runs/fresh-1/" in out
-    again = shlex.split(command(plan))
+    again = shlex.split(commands(plan)[0])
     assert "--workers" in again
+    assert again[again.index("--like") + 1] == plan.source, "the agent's default may be another"
     assert say([*again[again.index("control") :], "--dry-run"])[::2] == (0, "")
 
 
@@ -331,7 +332,7 @@ def test_a_second_task_joins_the_first(install: Install, tmp_path: Path, sources
     for task in ("CartPole-v1", "Acrobot-v1", "CartPole-v1"):
         plan = plan_of(tmp_path, tasks=[task], settings=["num_envs=1"])
         run_all(plan)
-        made.append(command(plan))
+        made.append(commands(plan)[0])
         folder = publish(plan)
     data = read_source(folder / "a2c.toml")["data"]
     assert data.path == "\n".join(made[1:])

@@ -10,14 +10,15 @@ import pytest
 
 from agents import sac
 from reproduce import __main__ as command_line
-from reproduce.commands import grid as commands
+from reproduce.commands import grid as running
 from reproduce.plan import grid as planning
 from reproduce.plan import places
 from reproduce.plan.grid import Plan
-from reproduce.plan.make import command, load_plan, make_plan
+from reproduce.plan.make import commands, load_plan, make_plan
 from reproduce.plan.places import check_memory
 from reproduce.plan.request import FIELDS, Request, add_flags, read_request, words_of
 from suite.base.errors import UsageError
+from suite.base.hardware import num_cores
 from suite.envs.tasks import SUITES
 from suite.settings.command_line import Parser, read_command_line
 from tests.gpus import with_gpus
@@ -197,8 +198,8 @@ def test_a_plan_takes_every_gpu_or_the_one_that_is_named(
     plan = pendulum(tmp_path, device=device, workers=None)
     assert (plan.gpus, plan.workers) == (gpus, workers)
     assert plan.device == ({0: "cpu"}.get(num_gpus, "cuda") if device == "auto" else device)
-    assert "--workers" not in command(plan)
-    assert (f"({len(gpus)} GPUs)" in str(commands.plan_table(plan).caption)) == (len(gpus) > 1)
+    assert "--workers" not in commands(plan)[0]
+    assert (f"({len(gpus)} GPUs)" in str(running.plan_table(plan).caption)) == (len(gpus) > 1)
     saved(plan)
     assert load_plan("sac", "classic", None, tmp_path) == plan
 
@@ -284,10 +285,10 @@ def test_the_printed_command_makes_an_equal_plan(
     """Typed into a shell, it plans the same again, whatever characters its folder has."""
     monkeypatch.chdir(tmp_path)
     again: list[Plan] = []
-    monkeypatch.setattr(commands, "run_plan", lambda plan, *_, **options: again.append(plan) or 0)
+    monkeypatch.setattr(running, "run_plan", lambda plan, *_, **options: again.append(plan) or 0)
     runs_dir = Path(options.pop("runs_dir", "runs"))
     plan = make_plan("sac", suite, runs_dir=runs_dir, **options)
-    words = shlex.split(command(plan))
+    words = shlex.split(commands(plan)[0])
     assert words[:3] == ["python", "-m", "reproduce"]
     assert command_line.main(words[3:]) == 0
     assert again == [plan]
@@ -297,7 +298,7 @@ def test_tasks_of_other_lengths_have_commands_of_their_own(tmp_path: Path) -> No
     """Together they plan the same runs again."""
     steps = {"Hopper-v4": 1_000, "Walker2d-v4": 2_000, "HalfCheetah-v4": 1_000}
     plan = make_plan("sac", "mujoco", runs_dir=tmp_path, env_steps=steps, seeds=[1], device="cpu")
-    lines = command(plan).splitlines()
+    lines = commands(plan)
     parts = [planned(line.partition(" -m reproduce ")[2]) for line in lines]
     assert [dict(part.env_steps) for part in parts] == [
         {"Hopper-v4": 1_000, "HalfCheetah-v4": 1_000},
@@ -307,11 +308,28 @@ def test_tasks_of_other_lengths_have_commands_of_their_own(tmp_path: Path) -> No
 
 def test_the_command_keeps_ones_own_device(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Runs that were begun on a CPU are not gone on with on a GPU unasked."""
-    plan = pendulum(tmp_path, workers=3)
-    assert "--workers 3" in command(plan)
+    plan = pendulum(tmp_path, workers=1)
+    assert ("--workers 1" in commands(plan)[0]) is (num_cores() > 1)
     with_gpus(monkeypatch, 1)
-    assert "--device cpu" in command(plan)
-    assert "--device" not in command(pendulum(tmp_path, device="auto", workers=None))
+    assert "--device cpu" in commands(plan)[0]
+    assert "--device" not in commands(pendulum(tmp_path, device="auto", workers=None))[0]
+
+
+def test_a_plan_of_a_larger_machine_asks_for_as_many_workers_as_fit(tmp_path: Path) -> None:
+    """More processes than cores are refused; on a cluster, whose plan says so, they are not."""
+    plan = saved(pendulum(tmp_path, workers=num_cores() + 1))
+    assert "--workers" not in commands(load_plan("sac", "classic", None, tmp_path))[0]
+    saved(dataclasses.replace(plan, launcher="ray", ray_address="head:6379"))
+    (line,) = commands(load_plan("sac", "classic", None, tmp_path))
+    assert f"--workers {num_cores() + 1} --launcher ray --ray-address head:6379" in line
+
+
+def test_a_python_that_is_not_on_the_path_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another one would not find the packages."""
+    monkeypatch.setattr("sys.executable", "/opt/other/bin/python")
+    assert commands(pendulum(tmp_path))[0].startswith("/opt/other/bin/python -m reproduce ")
 
 
 @pytest.mark.parametrize(
@@ -351,5 +369,3 @@ def test_too_little_memory_is_refused(tmp_path: Path, monkeypatch: pytest.Monkey
     with refused():
         check_memory(pong(env_steps=10_000_000, settings=["num_envs=64"]))
     check_memory(pendulum(tmp_path, workers=1000))  # an agent that states nothing
-    monkeypatch.setattr(places, "machine", lambda: {"memory_gib": None})
-    check_memory(pong())

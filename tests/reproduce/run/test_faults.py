@@ -30,7 +30,7 @@ from reproduce.plan.status import refuse_mixture
 from reproduce.plan.tables import read_table
 from reproduce.run import lease as leasing
 from reproduce.run import processes
-from reproduce.run.lease import Leases
+from reproduce.run.lease import LATE_SECONDS, Leases
 from reproduce.run.pool import launch
 from reproduce.run.progress import OVER, Board
 from suite.base.errors import UsageError
@@ -203,6 +203,20 @@ def test_a_harness_with_other_settings_is_refused(tmp_path: Path, stand_in: Stan
     harness.kill()
     shutil.rmtree(plan.directory / TASK / "seed-3")
     assert launch(other, ignore).count("finished") == 1
+
+
+def test_a_lease_from_before_a_reboot_refuses_nobody_for_ever(tmp_path: Path) -> None:
+    """It looks like another machine's, which counts for ten minutes after its last sign of life."""
+    plan = pendulum(tmp_path, [1])
+    run = plan.runs()[0].directory
+    theirs, ours = Leases(plan.directory, "gamma"), Leases(plan.directory, "tau")
+    assert theirs.claim(run)
+    lease = run.with_name("seed-1.lease")
+    lease.write_text(json.dumps(json.loads(lease.read_text()) | {"machine": "before the reboot"}))
+    with pytest.raises(UsageError, match="other settings"):
+        ours.refuse_rivals()
+    os.utime(lease, (0, time.time() - LATE_SECONDS))
+    Leases(plan.directory, "tau").refuse_rivals()
 
 
 def test_the_runs_of_a_killed_harness_are_taken_over(tmp_path: Path, stand_in: StandIn) -> None:

@@ -19,7 +19,7 @@ import pytest
 
 from reproduce import ROOT
 from reproduce.plan.grid import Maker, Plan
-from reproduce.plan.make import command, make_plan
+from reproduce.plan.make import commands, make_plan
 from reproduce.plan.places import Cluster, check_memory, demand_of
 from reproduce.run import pool as pooling
 from reproduce.run import processes
@@ -318,13 +318,13 @@ def test_the_command_to_go_on_with_names_the_cluster(tmp_path: Path) -> None:
     cluster = Cluster("head:6379", ({"CPU": 4.0}, {"CPU": 2.0}))
     plan = pendulum(tmp_path, [1], cluster=cluster)
     assert plan.workers == 6
-    words = shlex.split(command(plan))
+    words = shlex.split(commands(plan)[0])
     assert words[words.index("--launcher") :][:4] == [
         *("--launcher", "ray", "--ray-address", "head:6379")
     ]
     assert not {"--workers", "--device"} & set(words)
     plan = pendulum(tmp_path, [1], cluster=cluster, workers=3)
-    assert "--workers 3" in command(plan)
+    assert "--workers 3" in commands(plan)[0]
 
 
 @pytest.mark.long
