@@ -135,8 +135,7 @@ def _pairs(runs_a: Path, runs_b: Path) -> list[tuple[Path, Path]]:
 
 def main(argv: Sequence[str]) -> int:
     """Print a before-and-after table of two folders of runs, or of two `--runs-dir`."""
-    about = "before-and-after table of two folders of runs, or of two --runs-dir"
-    parser = flags.make_parser("compare", about)
+    parser = flags.make_parser("compare")
     parser.add_argument("runs_a", type=Path, help="runs/sac-mujoco/paper, an --out or a --runs-dir")
     parser.add_argument("runs_b", type=Path)
     options = parser.parse(argv)

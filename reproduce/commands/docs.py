@@ -244,8 +244,7 @@ def verdicts() -> str:
 
 def main(argv: Sequence[str]) -> int:
     """Write README's scores and figure and the table of verdicts, or say what is out of date."""
-    about = "write the scores and the figure of README.md anew, and results/verdicts.csv"
-    options = flags.make_parser("docs", about, "--check").parse(argv)
+    options = flags.make_parser("docs", "--check").parse(argv)
     readme, csv = ROOT / "README.md", ROOT / "results" / "verdicts.csv"
     before = readme.read_text(encoding="utf-8")
     after, count = BLOCK.subn(lambda _: f"\n{scores()}\n\n".replace("](/", "]("), before)

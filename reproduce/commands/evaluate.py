@@ -260,8 +260,7 @@ def _encode(frames: Iterator[np.ndarray], rate: Fraction, film: Path) -> int:
 
 def main(argv: Sequence[str]) -> int:
     """Score the policy that a run saved."""
-    about = "score the policy that a run saved"
-    parser = flags.make_parser("evaluate", about, "run", "--best", "--task-from")
+    parser = flags.make_parser("evaluate", "run", "--best", "--task-from")
     parser.add_argument("--episodes", type=whole, default=10, metavar="N", help="default: 10")
     actions = parser.add_mutually_exclusive_group()
     rule = {"dest": "sampled", "default": None}

@@ -131,8 +131,7 @@ def _in_words(value: Any) -> str:
 
 def main(argv: Sequence[str]) -> int:
     """Write the policy that a run saved for ONNX runtimes."""
-    about = "write the policy that a run saved for ONNX runtimes"
-    parser = flags.make_parser("export", about, "run", "--best", "--task-from")
+    parser = flags.make_parser("export", "run", "--best", "--task-from")
     text = "the file to write, such as reacher.onnx"
     parser.add_argument("--onnx", type=Path, required=True, metavar="FILE", help=text)
     options = parser.parse(argv)

@@ -1,7 +1,7 @@
 """Parsers, flags and the console, shared by several commands; a grid's own are in `Request`."""
 
 import sys
-from argparse import ArgumentTypeError, RawDescriptionHelpFormatter
+from argparse import ArgumentTypeError
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -23,6 +23,23 @@ def _import_task(text: str) -> str:
         raise ArgumentTypeError(str(error)) from None
 
 
+COMMANDS = {
+    "report": ("AGENT SUITE", "judge recorded runs again and redraw their page"),
+    "list": ("[NAME]", "show agents, suites, sources and results, or one of them"),
+    "watch": ("[RUNS_DIR]", "watch a grid that runs elsewhere"),
+    "judge": ("AGENT RUNS --like SOURCE", "judge the curves of any program"),
+    "compare": ("RUNS_A RUNS_B", "compare two folders of runs"),
+    "evaluate": ("RUN", "score a saved policy, or film it"),
+    "export": ("RUN --onnx FILE", "write a saved policy as ONNX"),
+    "track": ("KIND RUNS LOGDIR", "copy runs into TensorBoard or Weights & Biases"),
+    "verify": ("AGENT [RUN]", "retrain the start of a recorded run and compare bytes"),
+    "control": ("PEER AGENT SUITE", "train with another program, to make a reference"),
+    "throughput": ("", "compare the cost of updates with the stored counts"),
+    "simulators": ("[SUITE]", "measure the speed of simulators"),
+    "published": ("[--check]", "redraw results/published"),
+    "docs": ("[--check]", "update README's scores"),
+}
+"""By word, which is a file of `commands`: its arguments and its line in the help."""
 SHARED: Mapping[str, Mapping[str, Any]] = {
     "run": {"type": Path, "help": "a run's folder: .../<task>/seed-<k>"},
     "--best": {"action": "store_true", "help": "its best policy, if it kept that"},
@@ -43,10 +60,9 @@ def program() -> str:
     return "encore" if Path(sys.argv[0]).stem == "encore" else "python -m reproduce"
 
 
-def make_parser(word: str, description: str, *shared: str) -> Parser:
-    """Return a parser for the arguments after `word`, with some of the `SHARED` ones."""
-    prog, style = f"{program()} {word}".strip(), RawDescriptionHelpFormatter
-    parser = Parser(prog=prog, description=description, formatter_class=style)
+def make_parser(word: str, *shared: str) -> Parser:
+    """Return a parser for the arguments after a command's word, with some of the `SHARED` ones."""
+    parser = Parser(prog=f"{program()} {word}", description=COMMANDS[word][1])
     for name in shared:
         parser.add_argument(name, **SHARED[name])
     return parser

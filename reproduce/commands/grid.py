@@ -1,6 +1,7 @@
 """`AGENT SUITE`: run a grid and report it."""
 
 import webbrowser
+from argparse import RawDescriptionHelpFormatter
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
@@ -22,15 +23,18 @@ from reproduce.run.view import say
 from reproduce.words import counted
 from suite.base.errors import UsageError
 from suite.base.hardware import num_cores
-from suite.settings.command_line import printable
+from suite.settings.command_line import Parser, printable
 from suite.settings.presets import replaced
 
+ABOUT = "Train an agent on a suite and judge its curves, or use a command.\n\ncommands:"
 
-def main(argv: Sequence[str], commands: str = "") -> int:
+
+def main(argv: Sequence[str]) -> int:
     """Plan, run, gather, check, draw."""
-    about = f"Train an agent on a suite and judge its curves, or use a command.\n\n{commands}"
-    parser = flags.make_parser("", about)
-    parser.usage = f"{parser.prog} AGENT SUITE [flags]\n       {parser.prog} COMMAND ..."
+    lines = [f"  {f'{word} {words}':<31} {text}" for word, (words, text) in flags.COMMANDS.items()]
+    prog, about = flags.program(), "\n".join([ABOUT, *lines])
+    parser = Parser(prog=prog, description=about, formatter_class=RawDescriptionHelpFormatter)
+    parser.usage = f"{prog} AGENT SUITE [flags]\n       {prog} COMMAND ..."
     parser.hint = "; a setting of the agent goes behind --set (--set gamma=0.98), the rest: --help"
     release = next((found.version for found in distributions(name="encore-rl")), "not installed")
     shown: dict[str, Any] = {"version": f"encore {release}", "help": "show the version"}

@@ -16,7 +16,7 @@ from suite.settings.presets import REFERENCES, read_source
 
 def main(argv: Sequence[str]) -> int:
     """Print agents with sources, suites, published results; or one agent, suite or source."""
-    parser = flags.make_parser("list", "agents, suites, sources, published results")
+    parser = flags.make_parser("list")
     parser.add_argument("name", nargs="?", help="an agent, or a suite, whose tasks are printed")
     parser.add_argument("--like", metavar="SOURCE", help="print what this source set and measured")
     options = parser.parse(argv)

@@ -75,8 +75,7 @@ def stale_table(plan: Plan) -> str:
 
 def main(argv: Sequence[str]) -> int:
     """Draw every published folder again, or say which tables are out of date."""
-    about = "keep every published folder small and draw it again"
-    options = flags.make_parser("published", about, "--check").parse(argv)
+    options = flags.make_parser("published", "--check").parse(argv)
     stale = []
     for plan in find_plans(PUBLISHED):
         if not options.check:

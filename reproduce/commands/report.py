@@ -23,7 +23,7 @@ from suite.base.errors import UsageError
 
 def main(argv: Sequence[str]) -> int:
     """Do everything but run, for a plan that was run before."""
-    parser = flags.make_parser("report", "gather, check and draw again what was run", "--task-from")
+    parser = flags.make_parser("report", "--task-from")
     add_flags(parser, (*GRID, "open"))
     request = read_request(parser.parse(argv))
     if request.runs_dir != FIELDS["runs_dir"].default and not request.runs_dir.exists():

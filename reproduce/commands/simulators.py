@@ -26,7 +26,7 @@ MORE = ("mujoco", "ale-py", "opencv-python-headless", "stable-baselines3")
 
 def main(argv: Sequence[str]) -> int:
     """Measure engines in turns, and write and show the table; 2 if nothing could be measured."""
-    parser = flags.make_parser("simulators", "how fast engines step many environments")
+    parser = flags.make_parser("simulators")
     parser.add_argument("suite", nargs="?", help="all tasks of a suite")
     parser.add_argument("--tasks", nargs="+", help=f"default: {' '.join(TASKS)}")
     parser.add_argument("--num-envs", type=whole_numbers, default=[1, 8, 64], metavar="N,N")

@@ -9,8 +9,7 @@ from suite.base.errors import UsageError
 
 def main(argv: Sequence[str]) -> int:
     """Compare what updates cost, or speeds with another commit's; 1 if anything alarms."""
-    about = "count what updates cost, or compare speeds with another commit's"
-    parser = flags.make_parser("throughput", about)
+    parser = flags.make_parser("throughput")
     parser.add_argument("workloads", nargs="*", metavar="WORKLOAD", help="default: all of them")
     text = "compare this tree's speed with that of another commit"
     parser.add_argument("--pair", metavar="REV", help=text)

@@ -211,7 +211,7 @@ def _is_whole(run: Path) -> bool:
 
 def main(argv: Sequence[str]) -> int:
     """Mirror recorded runs into TensorBoard or Weights & Biases."""
-    parser = flags.make_parser("track", "mirror recorded runs into tensorboard or wandb")
+    parser = flags.make_parser("track")
     parser.add_argument("kind", help=", ".join(LOOK))
     parser.add_argument("runs", type=Path, help="a folder with runs below it, for example runs")
     parser.add_argument("logdir", type=Path, help="where the mirrors go")

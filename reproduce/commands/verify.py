@@ -147,8 +147,7 @@ def _lines(path: Path) -> list[bytes]:
 
 def main(argv: Sequence[str]) -> int:
     """Make the beginning of a recorded run again; the exit status is 1 if it differs."""
-    about = "make the beginning of a recorded run again, compare its rows"
-    parser = flags.make_parser("verify", about, "--task-from")
+    parser = flags.make_parser("verify", "--task-from")
     parser.add_argument("agent", help=", ".join(agents.AGENTS))
     text = "default: the quickest published one"
     parser.add_argument("run", type=Path, nargs="?", metavar="RUN", help=text)

@@ -76,8 +76,7 @@ def _look_at(row: Progress, plan: Plan, holders: Holders) -> None:
 
 def main(argv: Sequence[str]) -> int:
     """Show a grid that another process or machine runs until it has ended."""
-    about = "show a grid that another process or machine runs, live"
-    parser = flags.make_parser("watch", about, "--task-from")
+    parser = flags.make_parser("watch", "--task-from")
     text = "a folder with grids below it, of which the last to be started is shown (default: runs)"
     parser.add_argument("folder", type=Path, nargs="?", default=RUNS, metavar="DIR", help=text)
     text = "draw return, losses, entropy and temperature, too; of several tasks returns alone"

@@ -20,6 +20,7 @@ from reproduce import ROOT, pipeline
 from reproduce import __main__ as command_line
 from reproduce.commands import grid
 from reproduce.commands import list as listing
+from reproduce.commands.flags import COMMANDS
 from reproduce.plan import grid as planning
 from reproduce.plan.grid import Plan
 from reproduce.plan.request import FIELDS, GROUPS
@@ -258,7 +259,7 @@ def test_the_help_names_commands_first_and_flags_in_groups(
     assert stop.value.code == 0
     said = capsys.readouterr().out
     assert {name for group in GROUPS.values() for name in group} == set(FIELDS)
-    for word in command_line.COMMANDS:
+    for word in COMMANDS:
         assert f"\n  {word} " in said
         assert callable(importlib.import_module(f"reproduce.commands.{word}").main)
     check(said, "--help")
