@@ -25,7 +25,7 @@ from reproduce.report import tables
 from reproduce.report.words import verdict_lines
 from reproduce.run.view import say
 from suite.base.errors import UsageError, nearest
-from suite.envs.tasks import TASKS, Task, find_task, nearest_task
+from suite.envs.tasks import TASKS, Task, find_task, nearest_task, tasks_in
 from suite.settings.command_line import whole
 
 
@@ -115,16 +115,19 @@ def _check_unique(curves: Curves, rule: str) -> None:
 def _config_of(agent: str, source: str, task: Task, rule: str) -> Any:
     """Return the settings that a source judges, on a task: a preset's, else the agent's defaults.
 
+    A preset of a suite that has the task comes first: those of other suites may differ.
+
     They say when the first update is made and how many environments there are. How long a source
     without a preset warms up is unknown: none of its steps is refused for that.
     """
     module = importlib.import_module(f"agents.{agent}")
-    judged = [preset.config for preset in module.PRESETS.values() if preset.judged_by == source]
+    judged = {key: each for key, each in module.PRESETS.items() if each.judged_by == source}
+    own = [p for (suite, _), p in judged.items() if task.name in (p.tasks or tasks_in(suite))]
     changes: dict[str, Any] = {"task": task.name, "evaluation_rule": rule}
     if task.protocol:
         changes["protocol"] = task.protocol
-    if judged:
-        return dataclasses.replace(judged[0], **changes)
+    for preset in (*own, *judged.values()):
+        return dataclasses.replace(preset.config, **changes)
     names = {field.name for field in dataclasses.fields(module.Config)}
     unknown = dict.fromkeys(names & {"learning_starts", "warm_up_steps"}, 0)
     return module.Config(**changes, **unknown)
@@ -149,7 +152,8 @@ def score_runs(
     steps = int(ends.min()) if env_steps is None else env_steps
     if steps < 1:
         raise UsageError(f"seed {ends.idxmin()} ends at step 0: give rows of later steps")
-    are_scores, are_episodes = (rule == "training" and each for each in (from_grid, not from_grid))
+    are_scores = rule == "training" and from_grid
+    are_episodes = rule == "training" and not from_grid
     if not (10 * ends > 9 * steps if are_episodes else ends >= steps).all():
         raise UsageError(
             f"seed {ends.idxmin()} ends at {ends.min():,}: use a smaller --env-steps than {steps:,}"

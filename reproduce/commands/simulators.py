@@ -83,6 +83,9 @@ def _compare_work(tasks: Sequence[str], options: Any, folder: Path, argv: Sequen
             print(f"{task}: {row['engine']}: {said}", flush=True)
     _tell(folder, same_work=" ".join(argv))
     frame = pd.DataFrame(rows, columns=pd.Index(COLUMNS))
+    if path.exists():  # what was not compared now stays
+        both = pd.concat([pd.read_csv(path), frame])
+        frame = both.drop_duplicates(["task", "engine"], keep="last")
     content = frame.to_csv(index=False, float_format="%.5g", lineterminator="\n")
     write_atomically(path, content.encode())
     print(path)

@@ -5,10 +5,9 @@ trains ours with the settings that the peer ran with, and what the peer reached 
 """
 
 import dataclasses
-import itertools
 import json
 import lzma
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -95,7 +94,8 @@ def _document(plan: Plan, path: Path) -> dict[str, Any]:
     paths, notes = ["; ".join(commands(plan))], [_notes(plan)]
     if before:  # the rows that stay were made as is said there, in lines that belong together
         lines = zip(earlier["path"].splitlines(), earlier["notes"].splitlines(), strict=False)
-        kept = [line for line in lines if not _is_replaced(line[0], plan)]
+        stay = {*steps} - {*plan.tasks}
+        kept = [line for line in lines if _stays(line[0].replace(";", " ").split(), plan, stay)]
         paths, notes = [path for path, _ in kept] + paths, [note for _, note in kept] + notes
     number = max(len(plan.seeds), earlier.get("num_runs", 0))
     data = {"judges": True, **measured, "num_runs": number}
@@ -136,10 +136,9 @@ def _refuse_contradictions(
             )
 
 
-def _is_replaced(command: str, plan: Plan) -> bool:
-    words = command.split()
-    tasks = itertools.takewhile(lambda word: word[0] != "-", words[words.index("--tasks") + 1 :])
-    return plan.suite in words and {*tasks} <= {*plan.tasks}
+def _stays(words: Sequence[str], plan: Plan, tasks: Collection[str]) -> bool:
+    """Return whether commands made rows of another suite, or of tasks that are not replaced."""
+    return plan.suite not in words or not {*tasks}.isdisjoint(words)
 
 
 def _length(suite: Mapping[str, Any], task: str) -> int:

@@ -134,7 +134,7 @@ def throughput(directory: Path) -> dict[str, float] | None:
     lasted, weights = table.iloc[-1] - table.iloc[0], table["wall_seconds"].diff()
     seconds = lasted["wall_seconds"]
     shares = {
-        name: float((table[name] * weights).sum() / seconds)  # the first row has no weight
+        name: float((table[name] * weights).sum(min_count=1) / seconds)  # the first has no weight
         for name in (*SHARES, *IDLE_SHARES)
         if name in table
     }
@@ -146,7 +146,7 @@ def throughput(directory: Path) -> dict[str, float] | None:
         "env_steps_per_second": float(lasted["env_steps"] / seconds),
         "updates_per_second": float(lasted["num_updates"] / seconds),
         **shares,
-        "other_share": max(0.0, num_threads - busy),
+        "other_share": float(np.maximum(0.0, num_threads - busy)),  # NaN where none is known
     }
 
 

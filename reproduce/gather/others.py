@@ -25,8 +25,8 @@ STEPS = ("env_steps", "global_step", "time/total_timesteps")
 """Ours, CleanRL's and stable-baselines3's names of the number of decisions."""
 EPISODES = ("episode_return", "charts/episodic_return")
 """Ours and CleanRL's names of the return of one training episode."""
-RETURNS = ("mean_return", "eval/mean_reward", *EPISODES)
-"""These, and stable-baselines3's name of an evaluation."""
+EVALUATION = "eval/mean_reward"
+"""stable-baselines3's name of the mean of an evaluation."""
 NAME = re.compile(r"(?P<task>.+?)__.+__(?P<seed>\d+)__\d+")
 """Of a run of CleanRL: task, file, seed, time."""
 MONITOR = "*monitor.csv"
@@ -42,7 +42,7 @@ class Curves(NamedTuple):
     rule: str | None
     """What the column `rule` of a grid's table says; None without that column."""
     episodes: bool
-    """Whether it is known that every row is a training episode."""
+    """Whether it is known that some rows are training episodes."""
     name: str
 
 
@@ -92,7 +92,7 @@ def read_curves(
         raise UsageError(f"{name}: its column rule holds {both}: judge each rule by its own file")
     types: Any = {"task": str, "seed": np.int64, "env_steps": np.int64}
     rows = table[list(COLUMNS)].astype(types)
-    return Curves(rows, rules[0] or None, bool(table["episodes"].all()), name)
+    return Curves(rows, rules[0] or None, bool(table["episodes"].any()), name)
 
 
 def _parts(path: Path, columns: Names, evaluated: bool) -> Iterator[Part]:
@@ -105,7 +105,7 @@ def _parts(path: Path, columns: Names, evaluated: bool) -> Iterator[Part]:
         elif path.match(MONITOR):
             yield _monitors([path], path.parent.name)
         else:
-            yield from _csv(path, columns)
+            yield from _csv(path, columns, evaluated)
         return
     folders = {file.parent for kind in (MONITOR, EVENTS) for file in path.rglob(kind)}
     if not folders:
@@ -116,7 +116,7 @@ def _parts(path: Path, columns: Names, evaluated: bool) -> Iterator[Part]:
         envs = [file for file in files if file.name.partition(".")[0].isdecimal()]
         others = [file for file in files if file not in envs]
         if not files:
-            yield _events(folder, columns)
+            yield _events(folder, columns, evaluated)
         if envs:  # as SB3's `make_vec_env` names them
             yield _monitors(envs, folder.name)
         for file in others:
@@ -156,20 +156,20 @@ def _evaluations(path: Path) -> Part:
     return path.parent.name or path.name, _checked(path, rows.assign(episodes=False))
 
 
-def _events(folder: Path, columns: Names) -> Part:
+def _events(folder: Path, columns: Names, evaluated: bool) -> Part:
     """Return the values of one name that TensorBoard recorded for a run."""
     try:
         reader = import_module("tensorboard.backend.event_processing.event_accumulator")
     except ImportError:
         raise UsageError(f"{folder} needs pip install 'encore-rl[tracking]'") from None
     events = reader.EventAccumulator(str(folder), size_guidance={"scalars": 0}).Reload()
-    name = _first(folder, "mean_return", columns, RETURNS, events.Tags()["scalars"])
+    name = _first(folder, "mean_return", columns, _returns(evaluated), events.Tags()["scalars"])
     values = [(event.step, event.value) for event in events.Scalars(name)]
     rows = pd.DataFrame(values, columns=["env_steps", "mean_return"])
     return folder.name, _checked(folder, rows.assign(episodes=name in EPISODES))
 
 
-def _csv(path: Path, columns: Names) -> Iterator[Part]:
+def _csv(path: Path, columns: Names, evaluated: bool) -> Iterator[Part]:
     """Yield the runs of a CSV file: one table, or an export of W&B with a column for each run."""
     needed = f"it needs {', '.join(COLUMNS)}"
     text = _text(path)
@@ -184,7 +184,7 @@ def _csv(path: Path, columns: Names) -> Iterator[Part]:
         why = str(error).splitlines()[0].removeprefix("Error tokenizing data. C error: ")
         raise UsageError(f"{path} is not a CSV table ({why}): {needed}") from None
     steps = _first(path, "env_steps", columns, STEPS, table)
-    usual = [columns["mean_return"]] if "mean_return" in columns else RETURNS
+    usual = [columns["mean_return"]] if "mean_return" in columns else _returns(evaluated)
     ends = tuple(f" - {name}" for name in usual)
     exported = [column for column in table if str(column).endswith(ends)]
     if exported and not set(usual) & set(table):
@@ -193,7 +193,7 @@ def _csv(path: Path, columns: Names) -> Iterator[Part]:
             rows = table[[steps, column]].set_axis(["env_steps", "mean_return"], axis=1)
             yield name, _checked(path, rows.dropna().assign(episodes=value in EPISODES))
         return
-    value = _first(path, "mean_return", columns, RETURNS, table)
+    value = _first(path, "mean_return", columns, usual, table)
     rows = {"env_steps": table[steps], "mean_return": table[value]}
     for column in ("task", "seed"):
         name = columns.get(column, column)
@@ -207,6 +207,11 @@ def _csv(path: Path, columns: Names) -> Iterator[Part]:
     if value != "mean_return":  # other values are logged in rows of their own
         read = read.dropna(subset="mean_return").reset_index(drop=True)
     yield path.stem, _checked(path, read)
+
+
+def _returns(evaluated: bool) -> Sequence[str]:
+    """Return the usual names of returns: those of evaluations only where these are asked for."""
+    return ("mean_return", *((EVALUATION,) if evaluated else ()), *EPISODES)
 
 
 def _first(path: Path, column: str, columns: Names, usual: Sequence[str], known: Any) -> str:

@@ -32,6 +32,7 @@ from reproduce.judge.inference import (
     sample,
     welch,
 )
+from reproduce.judge.verdicts import MIN_TASKS
 from suite.base.files import write_atomically
 
 FILE = ROOT / "results" / "error_rates.csv"
@@ -157,7 +158,7 @@ def simulate_suite(
 ) -> tuple[float, float, float]:
     """Return the rates of a suite, and how often any of its tasks is below after Holm.
 
-    A suite is inconclusive if none of its tasks counts.
+    A suite is inconclusive if fewer than `MIN_TASKS` of its tasks count.
     """
     (draw_ours, draw_theirs), verdicts, any_below = sides, [], []
     for first in range(0, num_repetitions, CHUNK):
@@ -170,7 +171,7 @@ def simulate_suite(
         num_tested = judged.is_tested.sum(axis=1)
         any_below.append((p_below.min(axis=1) * num_tested <= LEVEL) & (num_tested > 0))
         counted = np.asarray(counts_in_suite(judged.theirs, 0.0))
-        is_judged = np.any(counted, axis=1)
+        is_judged = counted.sum(axis=1) >= MIN_TASKS
         counted = counted | ~is_judged[:, None]
         test = compare_suite(judged.ours, judged.theirs, np.zeros(shape), counted)
         now = decide(test.ci_low, test.ci_high, MARGIN_FRACTION)

@@ -139,7 +139,9 @@ def main(argv: Sequence[str]) -> int:
         if options.source in (None, pair.source)
     ]
     if not asked:
-        raise UsageError(f"no preset {options.source!r} has a judge with evaluations at its start")
+        named = f"no preset {options.source!r}" if options.source else "no preset"
+        agents = ", ".join(options.agent)
+        raise UsageError(f"{named} of {agents} has a judge with evaluations at its start")
     before = pd.read_csv(PATH)
     replaced = before["agent"].isin(options.agent)
     if options.source is not None:

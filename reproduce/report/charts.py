@@ -75,7 +75,8 @@ def curves_chart(curves: pd.DataFrame, remarks: Mapping[str, str]) -> Figure:
     place = {"x": 0.0, "y": 1 + 45 / (rows * PANEL), "xanchor": "left", "yanchor": "bottom"}
     look = {"bgcolor": "#CBD3DA", "font": {"color": "#1D2329"}}  # in both themes
     menu = {"type": "buttons", "direction": "right", "buttons": buttons, **look, **place}
-    figure.update_layout(hovermode="x unified", updatemenus=[menu], margin_t=BESIDE + 30)
+    menus = [menu] if curves["wall_time"].notna().any() else []
+    figure.update_layout(hovermode="x unified", updatemenus=menus, margin_t=BESIDE + 30)
     return figure.update_layout(legend_y=1 + 90 / (rows * PANEL))
 
 

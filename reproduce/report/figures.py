@@ -99,7 +99,7 @@ def draw_throughput(
     throughput: pd.DataFrame, directory: Path, name: str = "throughput"
 ) -> list[Path]:
     """Draw each run's steps/s by task with the median, and beside it where the time goes."""
-    shares = frames.mean_shares(throughput, ["task"])
+    shares = frames.mean_shares(throughput, ["task"]).dropna()
     panels = pd.DataFrame({"panel": ["environment steps/s", "share of wall time"]})
     height = 1.2 + 0.4 * throughput["task"].nunique()
     options: dict[str, Any] = {"sharex": False, "height": height, "aspect": 5.0 / height}
@@ -112,7 +112,8 @@ def draw_throughput(
     bars: dict[str, Any] = {"hue": "part", "palette": frames.PARTS, "multiple": "stack"}
     bars |= {"hue_order": [*frames.PARTS][::-1], "discrete": True, "shrink": 0.8, "alpha": 1.0}
     bars["legend"] = False
-    sns.histplot(shares, y="task", weights="share", ax=times, **bars)
+    if len(shares):  # of another program's runs none is known
+        sns.histplot(shares, y="task", weights="share", ax=times, **bars)
     speeds.set_xlim(left=0.0)
     for panel, title in zip((speeds, times), panels["panel"], strict=True):
         panel.set(xlabel=title, ylabel="", title="")

@@ -215,7 +215,7 @@ def over_tasks(rows: pd.DataFrame) -> pd.DataFrame:
 
 
 def mean_shares(throughput: pd.DataFrame, by: list[str]) -> pd.DataFrame:
-    """Return the mean share of wall time of each of `PARTS`, a row each."""
+    """Return the mean share of wall time of each of `PARTS`, a row each; NaN: not known."""
     parts = {f"{part}_share": part for part in PARTS}
     means = throughput.rename(columns=parts).groupby(by, sort=False)[list(PARTS)].mean()
     return means.reset_index().melt(by, var_name="part", value_name="share")

@@ -9,6 +9,7 @@ import seaborn as sns
 from matplotlib.ticker import EngFormatter, LogLocator, NullLocator
 
 from reproduce.report import figures
+from reproduce.words import counted
 
 SPEED = "env_steps_per_second"
 LOOK: dict[str, Any] = {"hue": "engine", "style": "engine", "dashes": False, "marker": "o"}
@@ -36,7 +37,7 @@ def draw(table: pd.DataFrame, directory: Path) -> list[Path]:
 
 
 def _speeds(random: pd.DataFrame, directory: Path) -> list[Path]:
-    rows = random[random["num_threads"] == random["num_threads"].min()]
+    rows = random[random["num_threads"] == random.groupby("task")["num_threads"].transform("min")]
     grid = sns.relplot(rows, x="num_envs", y=SPEED, aspect=1.2, **LOOK)
     grid.set(xscale="log", yscale="log")
     for panel in grid.axes.flat:
@@ -46,7 +47,8 @@ def _speeds(random: pd.DataFrame, directory: Path) -> list[Path]:
             axis.set_major_formatter(EngFormatter(sep=""))
         panel.set_xticks(sorted(rows["num_envs"].unique()), minor=False)
     grid.set_titles("{col_name}", weight="bold").set_axis_labels("environments", "steps/s")
-    said = "one thread, random actions: median and range of the turns"
+    threads = " or ".join(counted(n, "thread") for n in sorted(rows["num_threads"].unique()))
+    said = f"{threads}, random actions: median and range of the turns"
     return figures.save(grid, said, directory, "speeds")
 
 

@@ -171,7 +171,7 @@ def main(order: Mapping[str, Any]) -> int:
         f"{name} {versions[name]}, not {pin}" for name, pin in pins.items() if versions[name] != pin
     ]
     if other:
-        print(f"the environment has {'; '.join(other)}: run `make peers PEER={order['peer']}`")
+        print(f"the environment has {'; '.join(other)}: run `make -B peers PEER={order['peer']}`")
         return 2
     versions = {"python": sys.version.split()[0], **versions}
     record = Record(Path(order["folder"]), {**order["record"], "versions": versions})

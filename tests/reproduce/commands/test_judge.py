@@ -85,6 +85,15 @@ def test_curves_that_end_before_the_first_update_are_refused(tmp_path: Path) -> 
     assert 0.0 < row["reference_share"] < 0.2
 
 
+def test_a_task_is_judged_by_the_settings_of_its_own_suite(tmp_path: Path) -> None:
+    """stable-baselines3's of Pendulum warm up for 1,000 steps, those of MuJoCo for 10,000."""
+    rows = [("Pendulum-v1", seed, 5_000, -300.0) for seed in (1, 2, 3)]
+    table = pd.DataFrame(rows, columns=["task", "seed", "env_steps", "mean_return"])
+    table.to_csv(tmp_path / "curves.csv", index=False)
+    (row,) = judge_curves("sac", tmp_path / "curves.csv", "sb3_control")["verdicts"].itertuples()
+    assert row.env_steps == 5_000
+
+
 def test_episodes_that_end_past_the_references_last_step_need_a_step(tmp_path: Path) -> None:
     """They end anywhere: the line names the step, at which they are judged."""
     rows = [(CART, seed, step, 500.0) for seed in (1, 2, 3) for step in (99_950, 100_073)]

@@ -208,7 +208,7 @@ def test_only_the_glue_and_the_pins_that_made_a_run_count(install: Install, tmp_
         plan_of(tmp_path, num_seeds=1).runs()
     ((state, error),) = run_all(plan_of(tmp_path / "other", num_seeds=1)).values()
     assert state == "failed"
-    assert "no-such-package nothing, not 1.2: run `make peers PEER=fake`" in error
+    assert "no-such-package nothing, not 1.2: run `make -B peers PEER=fake`" in error
 
 
 WRONG = """

@@ -166,6 +166,16 @@ def test_shares_of_two_threads_add_up_to_two(tmp_path: Path) -> None:
     assert shares["other_share"] == pytest.approx(2 - 0.7 - 0.2 - 0.6)
 
 
+def test_shares_that_another_program_does_not_tell_are_unknown(tmp_path: Path) -> None:
+    """They are not 0, and the rest is not all of the time."""
+    header = "env_steps,num_updates,wall_seconds,environment_share,acting_share,learning_share"
+    (tmp_path / "timing.csv").write_text(f"{header}\n100,10,1.0,,,\n200,20,2.0,,,\n")
+    speed = collect.throughput(tmp_path)
+    assert speed is not None
+    assert speed["env_steps_per_second"] == 100.0
+    assert all(math.isnan(value) for name, value in speed.items() if name.endswith("_share"))
+
+
 @pytest.mark.parametrize("num_rows", [0, 1, 2])
 def test_no_speed_without_two_rows_of_learning(num_rows: int, tmp_path: Path) -> None:
     """One row after the warm-up has no duration."""

@@ -94,6 +94,17 @@ def test_training_episodes_are_not_judged_as_evaluations(tmp_path: Path) -> None
     write_monitor(tmp_path / "monitor.csv", [(10.0, 100)])
     with refused():
         judge_curves("a2c", read_curves([tmp_path]), "mushroom_rl")
+    (tmp_path / "x.csv").write_text(f"task,seed,env_steps,mean_return\n{CART},7,100,10.0\n")
+    assert read_curves([tmp_path, tmp_path / "x.csv"], task=CART).episodes, "some of them are"
+
+
+def test_evaluations_are_not_judged_as_training_episodes(tmp_path: Path) -> None:
+    """stable-baselines3's name of an evaluation is known where evaluations judge."""
+    path = tmp_path / "x.csv"
+    path.write_text(f"task,seed,env_steps,eval/mean_reward\n{CART},1,100,10.0\n")
+    assert read_curves([path], evaluated=True).rows["mean_return"].tolist() == [10.0]
+    with refused():
+        read_curves([path])
 
 
 def test_an_export_of_wandb_has_a_run_in_each_column(tmp_path: Path) -> None:

@@ -171,6 +171,13 @@ def test_a_suite_at_the_margin_errs_in_about_five_percent(num_tasks, num_seeds) 
     assert any_below < 0.05 + 0.02
 
 
+def test_a_suite_of_one_task_that_counts_is_not_judged() -> None:
+    """At a spread of 50 % one of two tasks is often left out, because its reference is too low."""
+    arguments = (normal(0.5, MARGIN_FRACTION), 10, 10, 2, np.random.default_rng(8))
+    _, below, _ = simulate_suite(*arguments, num_repetitions=2_000)
+    assert below == pytest.approx(0.038, abs=0.015)
+
+
 def test_the_documented_sources_are_the_published_runs() -> None:
     """The stored rows are those that would be resampled, each with a mean of 1."""
     runs = error_rates.published_runs()

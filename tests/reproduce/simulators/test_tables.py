@@ -102,6 +102,10 @@ def test_a_page_shows_work_without_speeds(tmp_path: Path, monkeypatch: pytest.Mo
     monkeypatch.setattr(same_work, "EPISODES", {"classic": 1})
     command = "simulators --same-work --tasks CartPole-v1 --engines encore --out"
     assert main([*command.split(), str(tmp_path)]) == 0
+    (work,) = tmp_path.rglob("same_work.csv")
+    work.write_text(work.read_text().replace("CartPole-v1", "Acrobot-v1"))
+    assert main([*command.split(), str(tmp_path)]) == 0
+    assert pd.read_csv(work)["task"].tolist() == ["Acrobot-v1", "CartPole-v1"], "others stay"
     monkeypatch.setattr(page, "SIMULATORS", tmp_path)
     text = page.simulators()
     assert f", {num_cores()} cores\n\nSpeeds are not measured yet." in text
