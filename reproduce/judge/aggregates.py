@@ -149,20 +149,16 @@ def normalise(scores: pd.DataFrame, scales: Mapping[str, Scale]) -> pd.DataFrame
     )
 
 
-def human_scores(tasks: Iterable[str]) -> dict[str, tuple[float, float]]:
-    """Return the published random and human scores of the Atari games among tasks.
+def human_scores(tasks: Iterable[str]) -> pd.DataFrame:
+    """Return the published `random` and `human` scores of the Atari games among tasks.
 
     They are unclipped returns of the no-op-start literature, which uses them for both protocols.
     """
-    table = pd.read_csv(REFERENCES / "human_random.csv").set_index("task")
-    ends = zip(table["random"].astype(float), table["human"].astype(float), strict=True)
-    known = dict(zip(table.index, ends, strict=True))
-    return {task: known[task] for task in tasks if task in known}
+    table = pd.read_csv(REFERENCES / "human_random.csv", index_col="task")
+    return table.loc[table.index.isin([*tasks]), ["random", "human"]].astype(float)
 
 
-def suite_summary(
-    scores: pd.DataFrame, human_scores: Mapping[str, tuple[float, float]]
-) -> pd.DataFrame:
+def suite_summary(scores: pd.DataFrame, human: pd.DataFrame | None = None) -> pd.DataFrame:
     """Aggregate the normalised scores of a suite (Agarwal et al. 2021).
 
     Human-normalised, for Atari: (score - random) / (human - random) with the published numbers of
@@ -172,11 +168,11 @@ def suite_summary(
         One row per statistic with 95 % of its resamples, the number of tasks that have normalised
         scores and the number of their runs; NaN if no task counts.
     """
-    ends = pd.DataFrame(human_scores, index=["random", "human"]).T.reindex(scores["task"])
-    random, human = (ends[name].to_numpy(np.float64) for name in ("random", "human"))
-    by_human = scores.assign(normalised_score=(scores["score"] - random) / (human - random))
     aggregates = [(name, scores, statistic) for name, statistic in STATISTICS.items()]
-    if human_scores:
+    if human is not None and len(human):
+        ends = human.reindex(scores["task"])
+        random, best = (ends[name].to_numpy(np.float64) for name in ("random", "human"))
+        by_human = scores.assign(normalised_score=(scores["score"] - random) / (best - random))
         aggregates += [
             ("human_normalised_median", by_human, median_score),
             ("human_normalised_iqm", by_human, iqm),
@@ -272,7 +268,7 @@ def over_tasks(tables: Mapping[str, pd.DataFrame]) -> dict[str, pd.DataFrame]:
     """
     found = {"efficiency": efficiency(tables["curves"], tables["verdicts"])}
     if sides := sides_of(tables["scores"], tables["reference_scores"]):
-        summaries = [suite_summary(side, {}).assign(role=role) for role, side in sides.items()]
+        summaries = [suite_summary(side).assign(role=role) for role, side in sides.items()]
         found |= {"profile": profile(sides), "aggregates": pd.concat(summaries, ignore_index=True)}
     if len(tables["improvement"]) > LEAST:  # the last row is their mean
         found["improvement"] = tables["improvement"].assign(role="ours")

@@ -91,12 +91,10 @@ def welch(ours: Sample, theirs: Sample, level: float = LEVEL) -> Comparison:
     spreads are 0, the interval shrinks to the difference. The level is that of the one-sided test
     at either end of the interval.
     """
-    degrees_of_freedom = _satterthwaite(
-        (ours.variance, theirs.variance), (ours.num_runs - 1, theirs.num_runs - 1)
-    )
-    return _interval(
-        ours.mean - theirs.mean, np.sqrt(ours.variance + theirs.variance), degrees_of_freedom, level
-    )
+    variances = np.broadcast_arrays(ours.variance, theirs.variance)
+    freedoms = np.broadcast_arrays(ours.num_runs - 1, theirs.num_runs - 1)
+    difference = ours.mean - theirs.mean
+    return _interval(difference, np.stack(variances, -1), np.stack(freedoms, -1), level)
 
 
 def counts_in_suite(theirs: Sample, zero_score: Numbers) -> Flags:
@@ -113,9 +111,9 @@ def compare_suite(
     zero_score: Float[np.ndarray, "*tests tasks"],
     counted: Bool[np.ndarray, "*tests tasks"],
 ) -> Comparison:
-    """Compare the mean over tasks of (ours - random) / (reference - random) with 1.
+    """Compare the mean over tasks of (ours - zero) / (reference - zero) with 1.
 
-    With g = reference - random, v = s^2 / n of either side, and r the ratio of a task:
+    With g = reference - zero, v = s^2 / n of either side, and r the ratio of a task:
 
     - the mean of a ratio is too large by r v_ref / g^2, to second order in the reference's error
       (Taylor's expansion of 1 / g), so the estimate is r (1 - v_ref / g^2) - 1;
@@ -130,21 +128,11 @@ def compare_suite(
     ratio = np.where(counted, (ours.mean - zero_score) / gap, 0.0)
     num_tasks = counted.sum(axis=-1, keepdims=True)
     differences = np.where(counted, ratio * (1.0 - theirs.variance / gap**2) - 1.0, 0.0)
-    variances = [
-        np.where(counted, ours.variance / (gap * num_tasks) ** 2, 0.0),
-        np.where(counted, ratio**2 * theirs.variance / (gap * num_tasks) ** 2, 0.0),
-    ]
-    counts = [np.broadcast_to(side.num_runs - 1, gap.shape) for side in (ours, theirs)]
-    parts = np.concatenate(variances, axis=-1)  # [..., both sides of every task]
-    degrees_of_freedom = _satterthwaite(
-        np.moveaxis(parts, -1, 0), np.moveaxis(np.concatenate(counts, axis=-1), -1, 0)
-    )
-    return _interval(
-        (differences / num_tasks).sum(axis=-1),
-        np.sqrt(parts.sum(axis=-1)),
-        degrees_of_freedom,
-        LEVEL,
-    )
+    scale = counted / (gap * num_tasks) ** 2
+    variances = [ours.variance * scale, ratio**2 * theirs.variance * scale]
+    freedoms = [np.broadcast_to(side.num_runs - 1, gap.shape) for side in (ours, theirs)]
+    both = (np.concatenate(of_sides, -1) for of_sides in (variances, freedoms))
+    return _interval((differences / num_tasks).sum(axis=-1), *both, LEVEL)
 
 
 def decide(ci_low: Numbers, ci_high: Numbers, margin: Numbers) -> np.ndarray:
@@ -188,26 +176,16 @@ def holm(p_values: Float[np.ndarray, " tests"]) -> Float[np.ndarray, " tests"]:
     return adjusted
 
 
-def _satterthwaite(variances, degrees_of_freedom) -> Numbers:
-    """Return the degrees of freedom of a sum of variances, from those of its parts (first axis)."""
-    variances = np.stack([np.asarray(part, np.float64) for part in np.broadcast_arrays(*variances)])
-    parts = sum(
-        np.square(part) / freedom
-        for part, freedom in zip(variances, degrees_of_freedom, strict=True)
-    )
-    has_spread = parts > 0.0
-    freedom = np.square(variances.sum(axis=0)) / np.where(has_spread, parts, 1.0)
-    return np.where(has_spread, freedom, sum(degrees_of_freedom))[()]
-
-
 def _interval(
-    difference: Numbers, standard_error: Numbers, degrees_of_freedom: Numbers, level: float
+    difference: Numbers, variances: np.ndarray, freedoms: np.ndarray, level: float
 ) -> Comparison:
-    half_width = np.multiply(standard_error, special.stdtrit(degrees_of_freedom, 1.0 - level))
-    return Comparison(
-        difference,
-        standard_error,
-        degrees_of_freedom,
-        difference - half_width,
-        difference + half_width,
-    )
+    """Return a difference with its interval.
+
+    Its variance is the sum of independent parts (last axis), with so many degrees of freedom each.
+    """
+    total, parts = variances.sum(-1), (variances**2 / freedoms).sum(-1)
+    has_spread = parts > 0.0
+    freedom = np.where(has_spread, total**2 / np.where(has_spread, parts, 1.0), freedoms.sum(-1))
+    error = np.sqrt(total)
+    half = error * special.stdtrit(freedom, 1.0 - level)
+    return Comparison(difference, error, freedom[()], difference - half, difference + half)

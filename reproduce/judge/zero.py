@@ -158,9 +158,8 @@ def first_judgeable_step(agent: str, source: str, config: Any) -> int | None:
     task, rule, first = config.find_task(), config.evaluation_rule, first_update(config)
     zero = zero_of(agent, source, task.name, task.protocol, rule, first)
     for step in measured_steps(agent, source, task.name, task.protocol):
-        found = None
-        if step > first:
-            found = reference_score(agent, source, task.name, step, rule, task.protocol)
+        measured = (agent, source, task.name, step, rule, task.protocol)
+        found = reference_score(*measured) if step > first else None
         scale = Scale(reference=found, zero=zero)
         if found and not (scale.obstacle or nothing_learned(found, zero, config)):
             return step

@@ -181,8 +181,7 @@ def differences(plan: "Plan", record: Mapping[str, Any]) -> str:
     """Return which settings, or pinned packages, of a record are not the plan's; empty if none."""
     ours = settings_of(plan.config)
     theirs = recorded_settings(type(plan.config), record["config"])
-    found = record.get("versions")
-    found = found if isinstance(found, Mapping) else {}
+    found = record.get("versions", {})
     pairs = [(k, theirs.get(k, "unknown"), ours.get(k, "unknown")) for k in {**ours, **theirs}]
     pairs += [(name, found.get(name, "unknown"), pin) for name, pin in plan.maker.pins.items()]
     return ", ".join(

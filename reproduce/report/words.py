@@ -288,7 +288,7 @@ def remarks_on(settings: Mapping[str, str], records: Sequence[Mapping[str, Any]]
     dirty = sum(record.get("dirty") is True for record in records)
     if dirty:
         remarks.append(f"uncommitted code: in {dirty} of {len(records)} runs")
-    versions = [_mapping(record, "versions") for record in records]
+    versions = [record.get("versions", {}) for record in records]
     different = [
         f"{package} {differing}"
         for package in sorted({package for each in versions for package in each})
@@ -314,11 +314,11 @@ def details(remarks: str) -> list[str]:
 
 def _processors(records: Sequence[Mapping[str, Any]]) -> list[Any]:
     """Return what each run computed on: its GPU, or its processor as far as all records tell."""
-    machines = [_mapping(record, "machine") for record in records]
+    machines = [record.get("machine", {}) for record in records]
     processors = [recorded_processor(machine) for machine in machines]
     if not all(processors):
         processors = [machine.get("cpu") for machine in machines]
-    devices = [_mapping(record, "config").get("device", "cpu") for record in records]
+    devices = [record["config"].get("device", "cpu") for record in records]
     told = zip(machines, processors, devices, strict=True)
     return [processor if device == "cpu" else each.get("gpu") for each, processor, device in told]
 
@@ -328,8 +328,3 @@ def _differing(values: Iterable[Any]) -> str:
     words = (ABSENT if value is None else str(value).replace(";", ",") for value in values)
     found = dict.fromkeys(words)
     return " and ".join(sorted(found)) if len(found) > 1 else ""
-
-
-def _mapping(record: Mapping[str, Any], key: str) -> Mapping[str, Any]:
-    value = record.get(key)
-    return value if isinstance(value, Mapping) else {}

@@ -20,7 +20,8 @@ from suite.settings.config import MOST_STEPS
 
 STATUSES = ("running", "finished", "diverged", "failed")
 ENDED = ("finished", "diverged")
-TYPES = {"task": str, "seed": int, "machine": dict, "resumed_at": list, "log_tail": list}
+TYPES = {"task": str, "seed": int, "machine": dict, "versions": dict, "resumed_at": list}
+TYPES |= {"log_tail": list}
 """Entries that a record must have in this type, if it has them."""
 LARGEST_RECORD = 2**18
 """Bytes of a `run.json` that are read: 256 KiB; one of one seed has 10 KB."""

@@ -380,8 +380,9 @@ def test_a_summary_normalises_by_task() -> None:
     scales |= {"NoReference": scale(None), "NoZero": scale(twenty, NAN)}
     table = normalise(scores, scales)
     assert table["normalised_score"].fillna(-9).tolist() == pytest.approx([0.5, 1.5, 1, 1, -9, -9])
-    plain = suite_summary(table, {})
-    human = {"A": (10.0, 20.0), "NoZero": (0.0, 5e8), "Unplayed": (0.0, 1.0)}
+    plain = suite_summary(table)
+    ends = {"random": [10.0, 0.0, 0.0], "human": [20.0, 5e8, 1.0]}
+    human = pd.DataFrame(ends, index=["A", "NoZero", "Unplayed"])
     summary = suite_summary(table, human).set_index("statistic")
     estimates = {"iqm": 1.0, "median": 1.0, "mean": 1.0, "optimality_gap": 0.125}
     by_human = {"human_normalised_median": 1.5, "human_normalised_iqm": 4 / 3}
@@ -391,5 +392,5 @@ def test_a_summary_normalises_by_task() -> None:
     ends = summary[["ci_low", "ci_high"]].to_numpy()
     assert ends[2].tolist() == pytest.approx([0.75, 1.25])
     pd.testing.assert_frame_equal(plain, summary.iloc[:4].reset_index())
-    nothing = suite_summary(table[table["task"] == "NoZero"], {"B": (0.0, 1.0)})
+    nothing = suite_summary(table[table["task"] == "NoZero"], human.loc[["Unplayed"]])
     assert nothing[["estimate", "ci_low", "ci_high"]].isna().to_numpy().all()
