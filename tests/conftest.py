@@ -27,6 +27,7 @@ TOGETHER = (
     *("tests/reproduce/run/ray/test_pool.py", "tests/browser/test_pages.py"),
     *("tests/reproduce/commands/test_verify.py", "tests/reproduce/commands/test_evaluate.py"),
     *("tests/reproduce/commands/test_site.py", "tests/reproduce/judge/test_fingerprints.py"),
+    *("tests/reproduce/commands/test_films.py", "tests/suite/record/test_live.py"),
 )
 """Files whose tests one process runs in turns: they share a cluster, a browser, a training, a site
 or what was read of all sources."""

@@ -47,7 +47,6 @@ sca classic
 reprot sac classic
 sac
 sac clasic
-sac classic more
 sac classic --tasks
 sac classic --tasks Pendulum-v0
 sac mujoco --tasks Hopper-v4 Hopper-v4
@@ -63,14 +62,11 @@ sac classic --seeds 2147483648
 sac classic --seeds 1 2 1
 sac classic --seeds 1 --num-seeds 3
 sac classic --set gamma
-sac classic --set gamma=
 sac classic --set gamma=0.9 gamma=0.8
 sac classic --runs-dir FILE
 sac classic --runs-dir LONG
 report
-report sca classic
 report sac classic --tasks Pendulum-v1
-report sac classic --runs-dir FILE
 report sac classic --runs-dir nowhere
 evaluate . --sampld
 evaluate . --episodes many
@@ -87,17 +83,14 @@ sac atari
 acer box2d
 sac mujoco --tasks Hopper
 a2c atari --tasks xyz
-sac classic --seeds 3-1
 sac classic --seeds 0-99999999
 sac classic --workers 500
 sac classic --like papr
 sac classic --tasks CartPole-v1
-sac classic --device gpu
 sac classic --set gama=0.9
 sac classic --set help=1
 sac classic --set seeds=3
 sac classic --set num_threads=3
-sac classic --set gamma=high
 sac classic --set batch_size=0
 sac classic --set hidden_sizes=64,wide
 report sac classic

@@ -29,6 +29,14 @@ def judge_curves(agent: str, path: Path, source: str, **asked: Any) -> dict[str,
     return judge_read(agent, read_curves([path]), source, **asked)
 
 
+def judge_rows(
+    rows: Sequence[tuple[str, int, int, float]], folder: Path, agent: str, source: str, **asked: Any
+) -> dict[str, pd.DataFrame]:
+    """Judge task, seed, step and return of made-up evaluations or episodes."""
+    pd.DataFrame(rows, columns=[*COLUMNS]).to_csv(folder / "curves.csv", index=False)
+    return judge_curves(agent, folder / "curves.csv", source, **asked)
+
+
 def write(folder: Path, tasks: Sequence[str] = TASKS) -> Path:
     """Write the evaluations of published runs as another program would."""
     runs = [(task, seed) for task in tasks for seed in (1, 2, 3)]
@@ -60,9 +68,7 @@ CONTINUOUS = "MountainCarContinuous-v0"
 def test_no_reference_without_learning_judges(agent: str, height: float, tmp_path: Path) -> None:
     """Three zeros by hand were `reproduced`; neither they nor better scores are any more."""
     rows = [(CONTINUOUS, seed, 20_000, height) for seed in (1, 2, 3)]
-    table = pd.DataFrame(rows, columns=["task", "seed", "env_steps", "mean_return"])
-    table.to_csv(tmp_path / "curves.csv", index=False)
-    found = judge_curves(agent, tmp_path / "curves.csv", "sb3_control")
+    found = judge_rows(rows, tmp_path, agent, "sb3_control")
     (row,) = found["verdicts"].to_dict("records")
     assert row["verdict"] == "nothing learned"
     assert row["zero_score"] == 0.0, "who stands still is the best that learned nothing"
@@ -72,15 +78,16 @@ def test_no_reference_without_learning_judges(agent: str, height: float, tmp_pat
 
 def test_curves_that_end_before_the_first_update_are_refused(tmp_path: Path) -> None:
     """The line names the first step that is judged, whose share is small but known."""
-    rows = [("HalfCheetah-v4", seed, 5_000, 0.0) for seed in (1, 2, 3)]
-    table = pd.DataFrame(rows, columns=["task", "seed", "env_steps", "mean_return"])
-    table.to_csv(tmp_path / "curves.csv", index=False)
+
+    def judge(step: int) -> dict[str, pd.DataFrame]:
+        rows = [("HalfCheetah-v4", seed, step, 0.0) for seed in (1, 2, 3)]
+        return judge_rows(rows, tmp_path, "sac", "jaxrl")
+
     said = r"the first update is at 10,001 environment steps: jaxrl judges from ([\d,]+) on$"
     with pytest.raises(UsageError, match=said) as error:
-        judge_curves("sac", tmp_path / "curves.csv", "jaxrl")
+        judge(5_000)
     first = int(re.findall(said, str(error.value))[0].replace(",", ""))
-    table.assign(env_steps=first).to_csv(tmp_path / "curves.csv", index=False)
-    (row,) = judge_curves("sac", tmp_path / "curves.csv", "jaxrl")["verdicts"].to_dict("records")
+    (row,) = judge(first)["verdicts"].to_dict("records")
     assert row["verdict"] != "nothing learned"
     assert 0.0 < row["reference_share"] < 0.2
 
@@ -88,30 +95,24 @@ def test_curves_that_end_before_the_first_update_are_refused(tmp_path: Path) -> 
 def test_a_task_is_judged_by_the_settings_of_its_own_suite(tmp_path: Path) -> None:
     """stable-baselines3's of Pendulum warm up for 1,000 steps, those of MuJoCo for 10,000."""
     rows = [("Pendulum-v1", seed, 5_000, -300.0) for seed in (1, 2, 3)]
-    table = pd.DataFrame(rows, columns=["task", "seed", "env_steps", "mean_return"])
-    table.to_csv(tmp_path / "curves.csv", index=False)
-    (row,) = judge_curves("sac", tmp_path / "curves.csv", "sb3_control")["verdicts"].itertuples()
+    (row,) = judge_rows(rows, tmp_path, "sac", "sb3_control")["verdicts"].itertuples()
     assert row.env_steps == 5_000
 
 
 def test_episodes_that_end_past_the_references_last_step_need_a_step(tmp_path: Path) -> None:
     """They end anywhere: the line names the step, at which they are judged."""
     rows = [(CART, seed, step, 500.0) for seed in (1, 2, 3) for step in (99_950, 100_073)]
-    table = pd.DataFrame(rows, columns=["task", "seed", "env_steps", "mean_return"])
-    table.to_csv(tmp_path / "curves.csv", index=False)
     with refused():
-        judge_curves("a2c", tmp_path / "curves.csv", "sb3_control")
-    found = judge_curves("a2c", tmp_path / "curves.csv", "sb3_control", env_steps=100_000)
+        judge_rows(rows, tmp_path, "a2c", "sb3_control")
+    found = judge_rows(rows, tmp_path, "a2c", "sb3_control", env_steps=100_000)
     assert found["verdicts"]["verdict"].tolist() == ["reproduced"]
 
 
 def test_a_step_need_not_be_one_at_which_our_agent_may_end(tmp_path: Path) -> None:
     """Others' episodes end where they end, at no multiple of our number of environments."""
     rows = [(CART, seed, 99_990, 400.0 + seed) for seed in (1, 2, 3)]
-    table = pd.DataFrame(rows, columns=["task", "seed", "env_steps", "mean_return"])
-    table.to_csv(tmp_path / "curves.csv", index=False)
     for asked in (None, 99_991):
-        found = judge_curves("a2c", tmp_path / "curves.csv", "rl_zoo", env_steps=asked)
+        found = judge_rows(rows, tmp_path, "a2c", "rl_zoo", env_steps=asked)
         assert found["scores"]["score"].tolist() == [401.0, 402.0, 403.0]
 
 
@@ -130,18 +131,15 @@ def test_every_published_table_gives_its_grids_scores(grid: Path) -> None:
         assert found == pytest.approx(expected, rel=1e-8)
 
 
-@pytest.mark.parametrize(("last", "reached"), [(901, True), (900, False)])
-def test_a_run_whose_last_episode_is_in_the_window_reached_it(last: int, reached: bool) -> None:
+def test_a_run_whose_last_episode_is_in_the_window_reached_it() -> None:
     """(0.9 t, t] without its lower end; one row of evaluations, or of a grid, must be at t."""
-    rows = pd.DataFrame({"seed": [7, 7], "env_steps": [500, last], "mean_return": [1.0, 3.0]})
-    if reached:
-        assert score_runs(rows, "training", False, 1000) == (1000, {7: 3.0})
-    else:
-        with refused():
-            score_runs(rows, "training", False, 1000)
+    rows = pd.DataFrame({"seed": [7, 7], "env_steps": [500, 901], "mean_return": [1.0, 3.0]})
+    assert score_runs(rows, "training", False, 1000) == (1000, {7: 3.0})
     for rule, from_grid in (("training", True), ("sampled", False)):
         with refused():
             score_runs(rows, rule, from_grid, 1000)
+    with refused():
+        score_runs(rows.replace(901, 900), "training", False, 1000)
 
 
 def test_an_evaluation_off_the_schedule_counts_in_neither_score(tmp_path: Path) -> None:
@@ -164,10 +162,7 @@ Change = Callable[[pd.DataFrame], pd.DataFrame]
 def test_a_game_is_compared_as_its_source_presents_it(tmp_path: Path) -> None:
     """With sticky actions or without: Cleanba's runs have them."""
     rows = [("Alien-v5", seed, 50_000_000, 1_000.0 + seed) for seed in (1, 2, 3)]
-    pd.DataFrame(rows, columns=[*COLUMNS]).to_csv(tmp_path / "curves.csv", index=False)
-    (judge,) = judge_curves("impala", tmp_path / "curves.csv", "cleanba")[
-        "verdicts"
-    ].reference_source
+    (judge,) = judge_rows(rows, tmp_path, "impala", "cleanba")["verdicts"].reference_source
     assert judge == "cleanba"
 
 

@@ -260,7 +260,7 @@ def test_a_foreign_lease_needs_heartbeats(tmp_path: Path, monkeypatch: pytest.Mo
         time.sleep(0.1)
     began = time.monotonic()
     wait_for(lambda: leases.claim(foreign), "the lease")
-    assert 0.2 < time.monotonic() - began < 5
+    assert time.monotonic() - began > 0.2
     assert json.loads(lease.read_text())["pid"] == os.getpid()
 
 

@@ -101,7 +101,7 @@ began = time.monotonic()
 (folders[0] / 'began').touch()
 pair = (int(seeds[0]) + 1) // 2
 while len(list(pathlib.Path(out).glob('*/began'))) < 2 * pair:
-    if time.monotonic() > began + 20:
+    if time.monotonic() > began + 180:
         sys.exit('alone')
     time.sleep(0.01)
 time.sleep(0.03)
@@ -120,7 +120,7 @@ end(folders[0], 'finished')
 SEES = """
 (folders[0] / "gpu").write_text(os.environ.get("CUDA_VISIBLE_DEVICES", "all"))
 def await_finished(*others):
-    until = time.monotonic() + 20
+    until = time.monotonic() + 180
     while any(not pathlib.Path(out, f"seed-{k}", "run.json").exists() for k in others):
         if time.monotonic() > until:
             sys.exit("waited in vain")

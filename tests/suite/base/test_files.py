@@ -110,13 +110,15 @@ def test_a_table_is_read_to_its_limit(
         (tmp_path / name).write_bytes(packed)
         del content, packed
         tracemalloc.start()
-        if size == 10**6:
-            assert read_plain(tmp_path / "updates.csv") == bytes(size)
-        else:
-            with pytest.raises(OSError, match="More than"):
-                read_plain(tmp_path / "updates.csv")
-        assert tracemalloc.get_traced_memory()[1] < 3 * 10**7
-        tracemalloc.stop()
+        try:
+            if size == 10**6:
+                assert read_plain(tmp_path / "updates.csv") == bytes(size)
+            else:
+                with pytest.raises(OSError, match="More than"):
+                    read_plain(tmp_path / "updates.csv")
+            assert tracemalloc.get_traced_memory()[1] < 3 * 10**7
+        finally:
+            tracemalloc.stop()
 
 
 @pytest.mark.parametrize("broken", ["fsync", "replace"])

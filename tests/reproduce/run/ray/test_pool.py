@@ -446,8 +446,8 @@ def test_no_cluster_is_one_line(words: str, say: Say, tmp_path: Path) -> None:
     with socket.socket() as listener:
         listener.bind(("127.0.0.1", 0))
         free = f"127.0.0.1:{listener.getsockname()[1]}"
-    asked = words.replace("FREE", free).split()
-    status, _, err = say(["sac", "classic", *asked, "--runs-dir", str(tmp_path)])
+        asked = words.replace("FREE", free).split()
+        status, _, err = say(["sac", "classic", *asked, "--runs-dir", str(tmp_path)])
     assert (status, err.count("\n"), list(tmp_path.iterdir())) == (2, 1, [])
     said = re.sub(r"\(.*\);", "(why);", err)  # in words of this Python
     check(said.replace(free, "FREE"), words)
