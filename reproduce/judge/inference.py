@@ -131,8 +131,8 @@ def compare_suite(
     scale = counted / (gap * num_tasks) ** 2
     variances = [ours.variance * scale, ratio**2 * theirs.variance * scale]
     freedoms = [np.broadcast_to(side.num_runs - 1, gap.shape) for side in (ours, theirs)]
-    both = (np.concatenate(of_sides, -1) for of_sides in (variances, freedoms))
-    return _interval((differences / num_tasks).sum(axis=-1), *both, LEVEL)
+    difference = (differences / num_tasks).sum(axis=-1)
+    return _interval(difference, np.concatenate(variances, -1), np.concatenate(freedoms, -1), LEVEL)
 
 
 def decide(ci_low: Numbers, ci_high: Numbers, margin: Numbers) -> np.ndarray:
