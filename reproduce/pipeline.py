@@ -34,7 +34,7 @@ from reproduce.report.words import marks, panel_remarks, remarks_on, score_remar
 from suite.base.files import write_atomically, write_json
 from suite.base.hardware import machine, versions
 from suite.envs.tasks import Task, Zero, baseline_scores, find_suite, find_task
-from suite.record.records import ENDED, read_record
+from suite.record.records import read_record
 
 
 def gather(
@@ -178,12 +178,12 @@ def departures(plan: Plan, verdicts: pd.DataFrame) -> list[str]:
 
 
 def exit_status(verdicts: pd.DataFrame, suite: pd.DataFrame, runs: pd.Series) -> int:
-    """Return 2 if any run has not ended, else 1 if anything is below its reference, else 0.
+    """Return 2 if any run has not finished, else 1 if anything is below its reference, else 0.
 
     A task counts as below if the p-value of its declared seeds, adjusted for the number of tasks,
     is at most the level; the suite, if its own is below it.
     """
-    if not runs.isin(ENDED).all():
+    if (runs != "finished").any():
         return 2
     return int((verdicts.p_below_holm <= LEVEL).any() or (suite.p_below < LEVEL).any())
 

@@ -126,7 +126,8 @@ def _config_of(agent: str, source: str, task: Task, rule: str) -> Any:
     changes: dict[str, Any] = {"task": task.name, "evaluation_rule": rule}
     if task.protocol:
         changes["protocol"] = task.protocol
-    for preset in (*own, *judged.values()):
+    named = [p for (_, name), p in judged.items() if p in own and name == source]
+    for preset in (*named, *own, *judged.values()):
         return dataclasses.replace(preset.config, **changes)
     names = {field.name for field in dataclasses.fields(module.Config)}
     unknown = dict.fromkeys(names & {"learning_starts", "warm_up_steps"}, 0)

@@ -55,7 +55,8 @@ def report(
     if idle := without_updates(plan):
         say(console, f"warning: no update was made in {', '.join(idle)}: --env-steps is too small")
     statuses = set(runs.status)
-    if statuses & {"interrupted", "planned", "failed"} and "running" not in statuses:
+    is_idle = not statuses & {"running", "left out"}
+    if is_idle and statuses & {"interrupted", "planned", "failed"} and plan.groups():
         say(console, f"Nobody runs this grid now; {way_on(plan)}")
     if unmatched := pipeline.departures(plan, verdicts):
         say(console, "Not matched to the reference: " + "; ".join(unmatched))
@@ -63,7 +64,7 @@ def report(
         origin = getattr(presets_of(plan.agent), "agent", plan.agent)
         beside = replace(plan, baseline="AGENT" if origin == plan.agent else origin)
         lines = "\n  ".join(commands(beside))
-        say(console, f"Judge it by the runs of another agent, here {beside.baseline}:\n  {lines}")
+        say(console, f"Judge it by the runs of {beside.baseline}:\n  {lines}")
     page = plan.directory / "index.html"
     say(console, f"Tables, figures and page: {page}")
     if plan.open:

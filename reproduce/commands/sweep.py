@@ -60,7 +60,7 @@ def plan_table(variants: Variants) -> Group:
     table, times = flags.make_table("variant", "runs", "to run", "takes", **flags.PLAIN), []
     for name, plan in variants.items():
         runs = plan.runs()
-        waiting = [run for run in runs if not run.has_ended]
+        waiting = [run for run in runs if run.status != "finished"]
         takes = {task: plan.expected_seconds(task) for task in plan.tasks}
         times.append(outlook.seconds_left(plan, takes, waiting))
         cells = (name, str(len(runs)), str(len(waiting)), outlook.about(times[-1]))
@@ -78,7 +78,7 @@ def plan_table(variants: Variants) -> Group:
 def run(variants: Variants, path: Path, console: Console, again: str) -> int:
     """Train, report and compare every variant; the table goes to `path`, its figure beside it.
 
-    `again` is the command that goes on. The exit status is 2 if a run has not ended, 130 after
+    `again` is the command that goes on. The exit status is 2 if a run has not finished, 130 after
     Ctrl-C, else 0.
     """
     curves_of, scores_of = dict[str, pd.DataFrame](), dict[str, pd.DataFrame]()
@@ -102,7 +102,7 @@ def run(variants: Variants, path: Path, console: Console, again: str) -> int:
         say(console, f"{name}: {plan.directory / 'index.html'}")
     say(console, f"Table: {path}; learning curves: {path.with_suffix('.png')}, .svg, .pdf")
     runs = [run for plan in variants.values() for run in plan.runs()]
-    left = [run.name for run in runs if not run.has_ended]
+    left = [run.name for run in runs if run.status != "finished"]
     if left:
         say(console, f"{counted(len(left), 'run')} left unfinished: {', '.join(left)}", "bold red")
         say(console, f"Go on with:\n  {again}")

@@ -19,10 +19,10 @@ from typing import Any
 from reproduce.commands import flags
 from reproduce.plan.grid import Plan
 from reproduce.plan.places import check_writable
-from reproduce.plan.tables import read_table
 from reproduce.words import counted
 from suite.base.errors import UsageError, nearest
 from suite.base.files import check_inside, write_atomically
+from suite.record.live import read_table
 from suite.record.records import ENDED, read_record
 
 TABLES = ("episodes", "evaluations", "updates", "timing")
@@ -109,7 +109,8 @@ class Mirror:
         A run that goes on after a kill cuts its tables to those of its checkpoint, and writes the
         same rows again. One that begins anew, or goes on to more steps, has a mirror anew.
         """
-        if not _is_whole(self._run) or (record := read_record(self._run)) is None:
+        record = read_record(self._run)
+        if record is None or record["status"] == "damaged":
             return
         begun = record.get("started_at")  # None: it never began
         begun = begun and (begun, record["config"]["env_steps"])
@@ -122,13 +123,12 @@ class Mirror:
         if self._sink is None:  # it has ended
             return
         for name in TABLES:
-            with contextlib.suppress(UsageError, TypeError, KeyError):  # a damaged table ends here
-                table = read_table(self._run / f"{name}.csv")
-                for row in table.iloc[self._rows[name] :].to_dict("records"):
-                    steps = int(row.pop("env_steps"))
-                    values = {f"{name}/{key}": v for key, v in row.items() if not math.isnan(v)}
-                    self._sink[0](steps, values)
-                self._rows[name] = max(self._rows[name], len(table))
+            table = read_table(self._run / f"{name}.csv")
+            for row in table.iloc[self._rows[name] :].to_dict("records"):
+                values = {f"{name}/{key}": v for key, v in row.items() if not math.isnan(v)}
+                if (steps := values.pop(f"{name}/env_steps", None)) is not None:
+                    self._sink[0](int(steps), values)
+            self._rows[name] = max(self._rows[name], len(table))
         if record["status"] in ENDED:
             self.close()
 

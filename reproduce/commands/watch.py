@@ -86,4 +86,4 @@ def main(argv: Sequence[str]) -> int:
     say(console, f"{plan.title}, in {plan.directory}; Ctrl-C ends the view, not the runs")
     with View(console, Curves(console) if options.plot else None) as view:
         board = watch(plan, view)
-    return 0 if all(row.state in ENDED for row in board.rows) else 2
+    return 0 if board.count("finished") == len(board.rows) else 2

@@ -128,8 +128,11 @@ def compare_suite(
     ratio = np.where(counted, (ours.mean - zero_score) / gap, 0.0)
     num_tasks = counted.sum(axis=-1, keepdims=True)
     differences = np.where(counted, ratio * (1.0 - theirs.variance / gap**2) - 1.0, 0.0)
-    scale = counted / (gap * num_tasks) ** 2
-    variances = [ours.variance * scale, ratio**2 * theirs.variance * scale]
+    scale = (gap * num_tasks) ** 2
+    variances = [
+        np.where(counted, ours.variance / scale, 0.0),
+        np.where(counted, ratio**2 * theirs.variance / scale, 0.0),
+    ]
     freedoms = [np.broadcast_to(side.num_runs - 1, gap.shape) for side in (ours, theirs)]
     difference = (differences / num_tasks).sum(axis=-1)
     return _interval(difference, np.concatenate(variances, -1), np.concatenate(freedoms, -1), LEVEL)
@@ -181,7 +184,7 @@ def _interval(
 ) -> Comparison:
     """Return a difference with its interval.
 
-    Its variance is the sum of independent parts (last axis), with so many degrees of freedom each.
+    Its variance is the sum of independent parts (last axis), of `freedoms` degrees of freedom.
     """
     total, parts = variances.sum(-1), (variances**2 / freedoms).sum(-1)
     has_spread = parts > 0.0

@@ -199,10 +199,10 @@ def save_plan(plan: Plan) -> None:
 
 
 def commands(plan: Plan, **other: Any) -> list[str]:
-    """Return what goes on with a plan: a command for the tasks of equal, or usual, steps and seeds.
+    """Return what goes on with a plan: a command for the tasks of equal steps and seeds.
 
-    `other` are fields of its request that shall be others; what would be chosen all the same is
-    left out.
+    Tasks and seeds are always named, other choices where they differ from the default; `other` are
+    fields to replace.
     """
     usual, default = plan.preset.budgets[plan.budget].steps, source_of(plan.agent, plan.suite, None)
     is_ours, has_usual_device = (
@@ -210,11 +210,12 @@ def commands(plan: Plan, **other: Any) -> list[str]:
         plan.device == choose_device("auto", plan.cluster),
     )
     too_many = plan.launcher == "local" and plan.workers > num_cores()  # it was run elsewhere
+    is_usual = plan.has_default_workers and (plan.cluster or plan.launcher == "local")
     asked = {name: getattr(plan, name) for name in FIELDS} | {
         "source": None if is_ours and plan.source == default.name else plan.source,
         "num_seeds": None,
         "device": "auto" if has_usual_device or not is_ours else plan.device,
-        "workers": None if plan.has_default_workers or too_many else plan.workers,
+        "workers": None if is_usual or too_many else plan.workers,
     }
     alike = dict[Any, list[str]]()
     for task, steps in plan.env_steps.items():
@@ -243,11 +244,11 @@ def way_on(plan: Plan) -> str:
 
 
 def _python() -> str:
-    """Return how this Python is called: `python` where that finds it, else its path."""
+    """Return how this Python is called: `python` where that finds it, else its relative path."""
     here, found = Path(sys.executable), shutil.which("python")
-    if found and Path(found) == here:
-        return "python"
-    return str(here.relative_to(Path.cwd()) if here.is_relative_to(Path.cwd()) else here)
+    if (found and Path(found) == here) or not here.is_relative_to(Path.cwd()):
+        return "python"  # no path of this machine gets into a page
+    return str(here.relative_to(Path.cwd()))
 
 
 def load_plan(agent: str, suite: str, source: str | None, runs_dir: Path) -> Plan:

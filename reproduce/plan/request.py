@@ -123,7 +123,7 @@ SAVED: Mapping[str, Any] = {
 }
 """Entries of `plan.json`, beside `declared` seeds; steps and numbers of seeds are by task."""
 OPTIONAL = ("baseline", "launcher", "ray_address")
-"""Entries, texts, that it has where they are not the default."""
+"""Text entries of `plan.json`, present only where they are not the default."""
 
 
 def _flag_of(field: Field[Any]) -> str:

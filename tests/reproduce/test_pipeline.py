@@ -206,8 +206,7 @@ def test_a_report_on_a_killed_grid_says_how_to_go_on(tmp_path: Path, say: Say) -
         ([0.5, 0.06], 0.5, ["finished"] * 6, 0),
         ([0.5, 0.9], 0.04, ["finished"] * 6, 1),
         ([0.5], None, ["finished", "failed"], 2),
-        ([0.5], None, ["finished", "diverged"], 0),
-        ([0.01], None, ["finished", "diverged"], 1),
+        ([0.5], None, ["finished", "diverged"], 2),
         ([0.5], None, ["finished", "running"], 2),
         ([0.5], None, ["finished", "planned"], 2),
         ([0.01], 0.01, ["finished", "failed"], 2),
@@ -216,10 +215,7 @@ def test_a_report_on_a_killed_grid_says_how_to_go_on(tmp_path: Path, say: Say) -
 def test_the_exit_status_is_the_worst_that_happened(
     p_values: list[float], suite: float | None, runs: list[str], expected: int
 ) -> None:
-    """0 nothing is below after Holm, nor the suite; 1 something is; 2 a run is missing.
-
-    A run that diverged has a score.
-    """
+    """0 nothing is below after Holm, nor the suite; 1 something is; 2 a run is missing."""
     verdicts = pd.DataFrame({"p_below_holm": p_values, "level": 0.05})
     suites = pd.DataFrame({"p_below": [suite], "level": 0.05}).dropna()
     assert exit_status(verdicts, suites, pd.Series(runs)) == expected

@@ -1,5 +1,6 @@
 """A policy acts in an ONNX runtime as it does here."""
 
+import importlib
 import shutil
 from pathlib import Path
 
@@ -13,6 +14,7 @@ from reproduce.commands.export import export_onnx, graph_of, refuse_unable
 from reproduce.plan.grid import PUBLISHED
 from suite.nets import affine
 from suite.resume.checkpoint import Policy, read_policy, save_policy
+from suite.settings.recorded import recorded_settings
 from tests.messages import check, refused
 
 pytestmark = pytest.mark.long
@@ -45,7 +47,9 @@ def folder_of(case: str, tmp_path: Path) -> Path:
     run = PUBLISHED / RUNS[case] / "seed-1"
     if case in ("sac_alf", "sac_value"):
         weights, description = read_policy(run)
-        save_policy(tmp_path, weights, {**description, "agent": case})
+        config_class = importlib.import_module(f"agents.{case}").Config
+        whole = recorded_settings(config_class, description)
+        save_policy(tmp_path, weights, {**whole, "agent": case})
         return tmp_path
     return run
 

@@ -85,7 +85,7 @@ def test_a_run_that_goes_on_to_more_steps_is_mirrored_anew(
 
 
 def test_damaged_runs_are_not_mirrored(tmp_path: Path, memory: dict[str, list[Point]]) -> None:
-    """They are not counted; of a table that holds text the rest is mirrored."""
+    """They are not counted; a cell that holds text is left out."""
     plan = pendulum(tmp_path / "runs", [1, 2])
     damaged, running = (
         record_run(plan, TASK, seed, {500: 5.0}, status=status)

@@ -17,7 +17,6 @@ from reproduce.plan.grid import Plan
 from reproduce.plan.make import commands, load_plan, make_plan
 from reproduce.plan.places import check_memory
 from reproduce.plan.request import FIELDS, Request, add_flags, read_request, words_of
-from suite.base.errors import UsageError
 from suite.base.hardware import num_cores
 from suite.envs.tasks import SUITES
 from suite.settings.command_line import Parser, read_command_line
@@ -322,27 +321,6 @@ def test_a_plan_of_a_larger_machine_asks_for_as_many_workers_as_fit(tmp_path: Pa
     saved(dataclasses.replace(plan, launcher="ray", ray_address="head:6379"))
     (line,) = commands(load_plan("sac", "classic", None, tmp_path))
     assert f"--workers {num_cores() + 1} --launcher ray --ray-address head:6379" in line
-
-
-def test_a_python_that_is_not_on_the_path_is_named(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Another one would not find the packages."""
-    monkeypatch.setattr("sys.executable", "/opt/other/bin/python")
-    assert commands(pendulum(tmp_path))[0].startswith("/opt/other/bin/python -m reproduce ")
-
-
-@pytest.mark.parametrize(
-    "content", ["", "{", "[]", "3", "null", "{}", '{"env_steps": {"Pendulum-v1": 10}}', "\0\xff"]
-)
-def test_a_plan_that_cannot_be_read_is_bad_usage(content: str, tmp_path: Path) -> None:
-    """A damaged `plan.json` is named in one line; it never ends in a traceback."""
-    path = tmp_path / "sac-classic" / "tuned" / "plan.json"
-    path.parent.mkdir(parents=True)
-    path.write_text(content)
-    said = r"^unreadable \S+plan\.json: .+ and run the grid again: finished runs are kept$"
-    with pytest.raises(UsageError, match=said):
-        load_plan("sac", "classic", None, tmp_path)
 
 
 def test_departures_name_every_change_of_a_setting(tmp_path: Path) -> None:
