@@ -2,6 +2,7 @@
 
 import math
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -9,9 +10,11 @@ import torch
 from torch import Tensor
 
 from agents import sac
+from suite.envs.vector_env import Spaces
 from suite.replay import Batch
 from tests.agents.alf import squash
-from tests.agents.trainings import CPU, learned, random_batch, tiny
+from tests.agents.trainings import CPU, learned, random_batch, table, tiny, train
+from tests.scripted import ScriptedEnv
 
 TINY = tiny("sac")
 
@@ -157,3 +160,20 @@ def test_the_actors_last_layer_is_drawn_as_one_or_two(separate: bool) -> None:
         torch.testing.assert_close(first @ first.T, 4 * torch.eye(len(first)), atol=1e-5, rtol=0)
     norms = torch.stack([learner.critics.weights_of(0, k)["weight_2"].norm() for k in range(2)])
     torch.testing.assert_close(norms, torch.full((2,), 2.0))
+
+
+def test_the_temperature_moves_the_entropy_to_its_target(
+    scripted: type[ScriptedEnv], tmp_path: Path
+) -> None:
+    """A reward that wants no entropy at all is held at the target by the temperature alone."""
+    scripted.spaces = Spaces.vectors(1, 1)
+    scripted.reward = staticmethod(lambda actions: -4 * (actions - 0.3) ** 2)
+    settings: dict[str, Any] = {
+        **{"env_steps": 500, "learning_starts": 100, "log_interval": 20, "batch_size": 32},
+        **{"actor_learning_rate": 1e-2, "critic_learning_rate": 1e-2, "alpha_learning_rate": 3e-2},
+        **{"target_entropy_per_action": -0.5, "gamma": 0.5},
+    }
+    _, recorder = train(replace(TINY, **settings), tmp_path)
+    rows = table(recorder, "updates.csv")
+    assert rows.entropy.iloc[0] > 0  # it starts near that of the uniform policy, log 2
+    assert rows.entropy[-10:].mean() == pytest.approx(-0.5, abs=0.15)
