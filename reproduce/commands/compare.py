@@ -141,10 +141,6 @@ def main(argv: Sequence[str]) -> int:
     options = parser.parse(argv)
     console = flags.make_console()
     pairs = _pairs(options.runs_a, options.runs_b)
-    compared = {grid for pair in pairs for grid in pair}
-    for side, runs in (("A", options.runs_a), ("B", options.runs_b)):
-        if alone := [str(grid) for grid in _grids(runs).values() if grid not in compared]:
-            say(console, f"Only in {side}: {', '.join(alone)}")
     for runs_a, runs_b in pairs:
         rows = compare(runs_a, runs_b)
         title = f"A: {runs_a} ({rows[0]['made_by_a']})   B: {runs_b} ({rows[0]['made_by_b']})"
@@ -153,6 +149,10 @@ def main(argv: Sequence[str]) -> int:
             if row["left_out"]:
                 runs = ", ".join(f"{run} ({why})" for run, why in row["left_out"].items())
                 say(console, f"Left out of {row['task']}: {runs}")
+    compared = {grid for pair in pairs for grid in pair}
+    for side, runs in (("A", options.runs_a), ("B", options.runs_b)):
+        if alone := [str(grid) for grid in _grids(runs).values() if grid not in compared]:
+            say(console, f"Only in {side}: {', '.join(alone)}")
     return 0
 
 

@@ -122,13 +122,13 @@ def _config_of(agent: str, source: str, task: Task, rule: str) -> Any:
     """
     module = importlib.import_module(f"agents.{agent}")
     judged = {key: each for key, each in module.PRESETS.items() if each.judged_by == source}
-    own = [p for (suite, _), p in judged.items() if task.name in (p.tasks or tasks_in(suite))]
+    own = {key: p for key, p in judged.items() if task.name in (p.tasks or tasks_in(key[0]))}
     changes: dict[str, Any] = {"task": task.name, "evaluation_rule": rule}
     if task.protocol:
         changes["protocol"] = task.protocol
-    named = [p for (_, name), p in judged.items() if p in own and name == source]
-    for preset in (*named, *own, *judged.values()):
-        return dataclasses.replace(preset.config, **changes)
+    if judged:
+        best = max(own, key=lambda key: key[1] == source) if own else next(iter(judged))
+        return dataclasses.replace(judged[best].config, **changes)
     names = {field.name for field in dataclasses.fields(module.Config)}
     unknown = dict.fromkeys(names & {"learning_starts", "warm_up_steps"}, 0)
     return module.Config(**changes, **unknown)

@@ -62,9 +62,9 @@ def report(
         say(console, "Not matched to the reference: " + "; ".join(unmatched))
     if plan.maker.is_ours and not references.sources(plan.agent):
         origin = getattr(presets_of(plan.agent), "agent", plan.agent)
-        beside = replace(plan, baseline="AGENT" if origin == plan.agent else origin)
-        lines = "\n  ".join(commands(beside))
-        say(console, f"Judge it by the runs of {beside.baseline}:\n  {lines}")
+        other = "AGENT" if origin == plan.agent else origin
+        lines = "\n  ".join(commands(plan, baseline=other))
+        say(console, f"Judge it by the runs of {other}:\n  {lines}")
     page = plan.directory / "index.html"
     say(console, f"Tables, figures and page: {page}")
     if plan.open:

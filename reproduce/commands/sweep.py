@@ -60,7 +60,7 @@ def plan_table(variants: Variants) -> Group:
     table, times = flags.make_table("variant", "runs", "to run", "takes", **flags.PLAIN), []
     for name, plan in variants.items():
         runs = plan.runs()
-        waiting = [run for run in runs if run.status != "finished"]
+        waiting = [run for run in runs if not run.has_ended]
         takes = {task: plan.expected_seconds(task) for task in plan.tasks}
         times.append(outlook.seconds_left(plan, takes, waiting))
         cells = (name, str(len(runs)), str(len(waiting)), outlook.about(times[-1]))
@@ -105,6 +105,7 @@ def run(variants: Variants, path: Path, console: Console, again: str) -> int:
     left = [run.name for run in runs if run.status != "finished"]
     if left:
         say(console, f"{counted(len(left), 'run')} left unfinished: {', '.join(left)}", "bold red")
+    if any(not run.has_ended for run in runs):
         say(console, f"Go on with:\n  {again}")
     return 2 if left else 0
 

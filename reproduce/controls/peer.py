@@ -128,14 +128,11 @@ class Peer(Maker):
         (run,) = runs
         known = {"task": run.task, "seeds": (run.seed,), "env_steps": run.env_steps}
         config = dataclasses.replace(plan.config, **known, device="cpu")
+        command = "\n".join(commands(plan))
         record = {
             "schema_version": SCHEMA_VERSION,
             **{"agent": plan.agent, "suite": plan.suite, "source": plan.source, "task": run.task},
-            **{
-                "config": dataclasses.asdict(config),
-                "command": "\n".join(commands(plan)),
-                "seed": run.seed,
-            },
+            **{"config": dataclasses.asdict(config), "command": command, "seed": run.seed},
             **{"status": "running", "error": None, "started_at": None, "resumed_at": []},
             **{"ended_at": None, "wall_seconds": None, "control": self.name},
             **_circumstances(),

@@ -205,10 +205,8 @@ def commands(plan: Plan, **other: Any) -> list[str]:
     fields to replace.
     """
     usual, default = plan.preset.budgets[plan.budget].steps, source_of(plan.agent, plan.suite, None)
-    is_ours, has_usual_device = (
-        plan.maker.is_ours,
-        plan.device == choose_device("auto", plan.cluster),
-    )
+    is_ours = plan.maker.is_ours
+    has_usual_device = plan.device == choose_device("auto", plan.cluster)
     too_many = plan.launcher == "local" and plan.workers > num_cores()  # it was run elsewhere
     is_usual = plan.has_default_workers and (plan.cluster or plan.launcher == "local")
     asked = {name: getattr(plan, name) for name in FIELDS} | {
@@ -221,15 +219,11 @@ def commands(plan: Plan, **other: Any) -> list[str]:
     for task, steps in plan.env_steps.items():
         kind = (None if steps == usual(task) else steps, plan.num_seeds[task])
         alike.setdefault(kind, []).append(task)
-    return [
-        command_of(
-            Request(
-                **asked | {"tasks": tasks, "env_steps": steps, "seeds": plan.seeds[:number]} | other
-            ),
-            plan.maker.verb,
-        )
+    parts = (
+        {"tasks": tasks, "env_steps": steps, "seeds": plan.seeds[:number]}
         for (steps, number), tasks in alike.items()
-    ]
+    )
+    return [command_of(Request(**asked | part | other), plan.maker.verb) for part in parts]
 
 
 def command_of(request: Request, verb: Sequence[str] = ()) -> str:

@@ -113,8 +113,11 @@ def test_a_diverged_run_counts_as_it_does_in_its_grid(tmp_path: Path) -> None:
             diverges = plan is plans[1] and seed == 3
             status = "diverged" if diverges else "finished"
             record_run(plan, TASK, seed, {1000: -200.0}, status=status, device="cpu")
-    path = tmp_path / "sweep.csv"
-    assert sweep.run(sweep.variants_of(plans), path, make_console(), "again") == 2
+    path, variants, console = tmp_path / "sweep.csv", sweep.variants_of(plans), make_console()
+    with console.capture() as planned:
+        console.print(sweep.plan_table(variants))
+    assert "gamma=0.99 3 0 " in " ".join(planned.get().split()), "none is left to run"
+    assert sweep.run(variants, path, console, "again") == 2
     table = pd.read_csv(path)
     expected = [pd.read_csv(plan.directory / "scores.csv")["score"].mean() for plan in plans]
     assert table["num_seeds"].tolist() == [3, 3]
