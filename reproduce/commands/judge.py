@@ -200,7 +200,7 @@ def main(argv: Sequence[str]) -> int:
     parser.add_argument("--task", help="the task of all runs; default: as the files or names say")
     text = "default: the last step of all runs of a task"
     parser.add_argument("--env-steps", type=whole, metavar="N", help=text)
-    text = "folder of tables, figures and page (default: runs/judged/<agent>/<source>)"
+    text = "folder of tables, figures and page (default: runs/judged/<agent>/<source>/<name>)"
     parser.add_argument("--out", type=Path, metavar="DIR", help=text)
     options = parser.parse(argv)
     if options.env_steps is not None and options.env_steps < 1:
@@ -209,7 +209,8 @@ def main(argv: Sequence[str]) -> int:
     evaluated, columns = rules.get(options.like) != "training", dict(options.columns)
     curves = read_curves(options.curves, columns, options.task, evaluated=evaluated)
     found = judge_curves(options.agent, curves, options.like, env_steps=options.env_steps)
-    out = options.out or Path("runs", "judged", options.agent, options.like)
+    name = options.curves[0].resolve().stem
+    out = options.out or Path("runs", "judged", options.agent, options.like, name)
     check_writable(out, "--out")
     if (out / "plan.json").exists():
         raise UsageError(f"--out: {out} is a grid's folder: choose another")
