@@ -32,8 +32,8 @@ Deviations from the paper, and details it leaves open:
    to keep autograd's graph of every acting step.
 8. Continuous actions have one log standard deviation per dimension, as in the sources; the paper's
    network outputs a variance, and learns from whole episodes.
-9. Defaults are Stable-Baselines3's: value loss weighted by 0.5 (the paper: 1), separate trunks (the
-   paper: shared), clipped gradients, and a constant learning rate (the paper: falling to 0).
+9. Defaults: value loss weighted by 0.5 (the paper: 1), separate trunks (the paper: shared), clipped
+   gradients, a constant learning rate (the paper: falling to 0), TensorFlow's form of RMSprop.
 """
 
 import sys

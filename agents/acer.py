@@ -162,6 +162,16 @@ def by_statistics(
     return gradients / probs if statistics == "probabilities" else gradients
 
 
+def statistics_of(
+    logits: Float[Tensor, "*B A"],
+    statistics: Literal["probabilities", "logits", "log_probabilities"],
+) -> Float[Tensor, "*B A"]:
+    """Return the policy's statistics, phi of Eq. 10; gradients flow through them."""
+    if statistics == "probabilities":
+        return logits.softmax(-1)
+    return logits.log_softmax(-1) if statistics == "log_probabilities" else logits
+
+
 @torch.no_grad()
 def trust_region(
     gradients: Float[Tensor, "*B A"], kl_gradients: Float[Tensor, "*B A"], delta: float
@@ -357,18 +367,15 @@ def learning_signals(
     taken = batch.actions.unsqueeze(-1)
     taken_q_values = q_values.gather(-1, taken).squeeze(-1)
     rhos = (log_probs - batch.behaviour).gather(-1, taken).squeeze(-1).exp()
-    steps = batch.rewards, batch.discounts, batch.trace_mask, taken_q_values, values[1:]
-    q_retrace = q_opc = retrace(*steps, rhos.clamp(max=1))
+    trace = partial(
+        retrace, batch.rewards, batch.discounts, batch.trace_mask, taken_q_values, values[1:]
+    )
+    q_retrace = targets = trace(rhos.clamp(max=1))
     if config.advantage_target == "q_opc":
-        q_opc = retrace(*steps, torch.ones_like(rhos))
+        targets = trace(torch.ones_like(rhos))
+    bound = config.clip_rho_threshold
     gradients = policy_gradients(
-        log_probs,
-        batch.behaviour,
-        batch.actions,
-        q_opc,
-        q_values,
-        values[:-1],
-        config.clip_rho_threshold,
+        log_probs, batch.behaviour, batch.actions, targets, q_values, values[:-1], bound
     )
     entropy_gradients = -config.entropy_coef * probs * (log_probs + 1)
     if config.entropy_in_trust_region:
@@ -378,14 +385,20 @@ def learning_signals(
         # KL(average || policy) is a constant minus the sum of average_probs * log_probs
         kl_gradients = by_statistics(-average_probs, log_probs, config.statistics)
         projected = trust_region(gradients, kl_gradients, config.trust_region_delta)
-    norms = gradients.norm(dim=-1), projected.norm(dim=-1)
+    diagnostics = {
+        "q_loss": 0.5 * (q_retrace - taken_q_values).square(),
+        "q_value": taken_q_values,
+        "value": values[:-1],
+        "entropy": -(probs * log_probs).sum(-1),
+        "kl": (average_probs * (average_log_probs - log_probs)).sum(-1),
+        "truncated_share": (rhos > (math.inf if bound is None else bound)).float(),
+        "statistics_gradient_norm": gradients.norm(dim=-1),
+        "projected_gradient_norm": projected.norm(dim=-1),
+    }
+    rows = [diagnostics[name] for name in METRICS[:-1]]
     if not config.entropy_in_trust_region:
         projected = projected + by_statistics(entropy_gradients, log_probs, config.statistics)
-    bound = math.inf if config.clip_rho_threshold is None else config.clip_rho_threshold
-    rows = [0.5 * (q_retrace - taken_q_values).square(), taken_q_values, values[:-1]]
-    rows += [-(probs * log_probs).sum(-1)]
-    rows += [(average_probs * (average_log_probs - log_probs)).sum(-1), (rhos > bound).float()]
-    return Signals(q_retrace, projected, torch.stack([*rows, *norms]))
+    return Signals(q_retrace, projected, torch.stack(rows))
 
 
 def update(
@@ -415,8 +428,7 @@ def update(
     signals = learning_signals(config, batch, logits.detach(), q_values.detach(), average_logits)
 
     weights = batch.weights if config.loss_reduction == "mean" else batch.valid
-    of_logits = {"probabilities": torch.softmax, "log_probabilities": torch.log_softmax}
-    statistics = of_logits.get(config.statistics, lambda same, _: same)(logits[:-1], -1)
+    statistics = statistics_of(logits[:-1], config.statistics)
     objective = (statistics * (signals.gradients * weights.unsqueeze(-1))).sum()
     taken_q_values = q_values[:-1].gather(-1, batch.actions.unsqueeze(-1)).squeeze(-1)
     q_loss = 0.5 * ((taken_q_values - signals.q_retrace).square() * weights).sum()  # Eq. 6
@@ -486,6 +498,7 @@ def train(config: Config, recorder: Recorder) -> Learner:
     return learner
 
 
+# Same in: a2c.py
 def main(argv: Sequence[str]) -> int:
     """Train as the command line says; the exit status is 2 if a seed diverged."""
     return train_in_turn(__file__, train, PRESETS, argv)

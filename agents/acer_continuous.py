@@ -444,22 +444,24 @@ def learning_signals(
     policy, behaviour = now.policy, Gaussian(*batch.behaviour.chunk(2, -1))
     taken_q_values, values, next_values = now.taken_q_values, now.values[:-1], now.values[1:]
     log_rhos = policy.log_probs(batch.actions) - behaviour.log_probs(batch.actions)
-    steps = batch.rewards, batch.discounts, batch.trace_mask, taken_q_values, next_values
     num_dimensions = batch.actions.shape[-1]
-    cs = (log_rhos / num_dimensions).exp().clamp(max=1)  # Section 5.1
-    q_retrace = q_opc = retrace(*steps, cs)
+    trace = partial(
+        retrace, batch.rewards, batch.discounts, batch.trace_mask, taken_q_values, next_values
+    )
+    q_retrace = targets = trace((log_rhos / num_dimensions).exp().clamp(max=1))  # Section 5.1
     errors = log_rhos.exp().clamp(max=1) * (q_retrace - taken_q_values)
     if config.advantage_target == "q_opc":
-        q_opc = retrace(*steps, torch.ones_like(log_rhos))
+        targets = trace(torch.ones_like(log_rhos))
+    bound = config.clip_rho_threshold
     gradients = policy_gradients(
         policy,
         behaviour,
         batch.actions,
-        q_opc,
+        targets,
         now.corrections,
         now.correction_q_values,
         values,
-        config.clip_rho_threshold,
+        bound,
     )
     if config.std == "fixed":  # the mean alone is a statistic
         gradients = gradients[..., :num_dimensions]
@@ -467,14 +469,22 @@ def learning_signals(
     if config.trust_region_delta is not None:
         kl_gradients = divergence_gradients(average, policy)[..., : gradients.shape[-1]]
         projected = trust_region(gradients, kl_gradients, config.trust_region_delta)
-    norms = gradients.norm(dim=-1), projected.norm(dim=-1)
+    log_bound = math.inf if bound is None else math.log(bound)
+    diagnostics = {
+        "q_loss": 0.5 * (q_retrace - taken_q_values).square(),
+        "value_loss": 0.5 * errors.square(),
+        "q_value": taken_q_values,
+        "value": values,
+        "entropy": policy.entropies(),
+        "kl": divergences(average, policy),
+        "truncated_share": (log_rhos > log_bound).float(),
+        "statistics_gradient_norm": gradients.norm(dim=-1),
+        "projected_gradient_norm": projected.norm(dim=-1),
+    }
+    rows = [diagnostics[name] for name in METRICS[:-1]]
     if config.std != "fixed":  # the entropy is the sum of log deviations and a constant
         of_means, of_log_stds = projected.chunk(2, -1)
         projected = torch.cat([of_means, of_log_stds + config.entropy_coef], -1)
-    bound = math.inf if config.clip_rho_threshold is None else config.clip_rho_threshold
-    rows = [0.5 * (q_retrace - taken_q_values).square(), 0.5 * errors.square(), taken_q_values]
-    rows += [values, policy.entropies(), divergences(average, policy)]
-    rows += [(log_rhos > math.log(bound)).float(), *norms]
     return Signals(q_retrace, values + errors, projected, torch.stack(rows))  # Eq. (14)
 
 
@@ -579,6 +589,7 @@ def train(config: Config, recorder: Recorder) -> Learner:
     return learner
 
 
+# Same in: a2c.py
 def main(argv: Sequence[str]) -> int:
     """Train as the command line says; the exit status is 2 if a seed diverged."""
     return train_in_turn(__file__, train, PRESETS, argv)

@@ -498,8 +498,8 @@ def train(config: Config, recorder: Recorder) -> Learner:
     network = copy.deepcopy(learner.network)
     lag, frame_factor = config.policy_lag, 1 / config.frame_divisor
     with worker_thread() as thread:
-        collector = Collector(
-            *(config, session, learner, network, thread), lag=lag, frame_factor=frame_factor
+        collector = Collector(  # takes the T steps of each unroll
+            config, session, learner, network, thread, lag=lag, frame_factor=frame_factor
         )
         session.begin(learner, player, partial(update, learner, config), collector.state)
         collector.begin(session.obs, session.are_new)
@@ -521,6 +521,7 @@ def train(config: Config, recorder: Recorder) -> Learner:
     return learner
 
 
+# Same in: a2c.py
 def main(argv: Sequence[str]) -> int:
     """Train as the command line says; the exit status is 2 if a seed diverged."""
     return train_in_turn(__file__, train, PRESETS, argv)

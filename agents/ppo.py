@@ -80,7 +80,7 @@ def losses(
     entropies: Float[Tensor, "T N"],
     values: Float[Tensor, "T N"],
     rows: "Rows",
-    clip: Any,
+    clip: float | Tensor,
     clips_values: bool,
 ) -> tuple[Float[Tensor, ""], Float[Tensor, ""], Float[Tensor, ""]]:
     """Return policy loss (Eq. 7 with a minus), squared error of V, entropy in nats (Eq. 9).
@@ -273,8 +273,14 @@ def with_advantages(learner: Learner, config: Config, batch: Transitions, memory
     if config.reward_normalisation == "value_targets":
         unit = learner.return_moments.deviation()
         values = head_values * unit
-    known = batch.rewards, batch.discounts, batch.trace_mask
-    advantages = gae(*known, values[:-1], values[1:], config.gae_lambda)
+    advantages = gae(
+        batch.rewards,
+        batch.discounts,
+        batch.trace_mask,
+        values[:-1],
+        values[1:],
+        config.gae_lambda,
+    )
     returns = advantages + values[:-1]
     if unit is not None:
         learner.return_moments.add(returns, batch.weights)
@@ -295,7 +301,7 @@ def update(
     rows: Rows,
     memory: Float[Tensor, "B M"],
     learning_rate: float | Tensor,
-    clip: Any,
+    clip: float | Tensor,
 ) -> Float[Tensor, " K"]:
     """Make one gradient step on one minibatch (Algorithm 1).
 
@@ -323,11 +329,12 @@ def update(
     with torch.no_grad():
         beyond = (log_ratios.expm1().abs() > clip).float()
         kls = log_ratios.expm1() - log_ratios  # an unbiased estimate, never below 0
-        numbers = torch.stack([kls, beyond, rows.returns, rows.returns - values]).double()
-        numbers = torch.cat([numbers, numbers[2:].square()]) * rows.valid
-        means = numbers.sum((1, 2)) / rows.valid.sum().clamp(min=1)
-        diagnostics = torch.stack([*parts, norm])
-        return torch.cat([diagnostics.double(), means])
+        of_rows = torch.stack([kls, beyond, rows.returns, rows.returns - values]).double()
+        _, _, target, residual = of_rows
+        of_rows = torch.cat([of_rows, torch.stack([target, residual]).square()])
+        means = (of_rows * rows.valid).sum((1, 2)) / rows.valid.sum().clamp(min=1)
+        of_update = torch.stack([policy_loss, value_loss, entropy, norm])
+        return torch.cat([of_update.double(), means])  # METRICS, MOMENTS
 
 
 ACTING = "bfloat16", "hidden_sizes", "activation", "shared_trunk", "lstm_size", "observation_clip"
@@ -361,7 +368,8 @@ def train(config: Config, recorder: Recorder) -> Learner:
             return
         rows = with_advantages(learner, config, batch, memory)
         rate, clip = session.learning_rate, config.clip
-        clip *= rate / config.learning_rate if config.decay_clip else 1.0
+        if config.decay_clip:
+            clip *= rate / config.learning_rate
         for epoch in range(config.num_epochs):
             if epoch and config.recompute_advantages:
                 again = with_advantages(learner, config, batch, memory)
@@ -385,6 +393,7 @@ def train(config: Config, recorder: Recorder) -> Learner:
     return learner
 
 
+# Same in: a2c.py
 def main(argv: Sequence[str]) -> int:
     """Train as the command line says; the exit status is 2 if a seed diverged."""
     return train_in_turn(__file__, train, PRESETS, argv)

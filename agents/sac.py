@@ -26,7 +26,8 @@ Deviations from the paper, and details it leaves open:
 4. Initial weights are uniform in the bounds of Glorot & Bengio (2010) with zero biases, as in the
    authors' code; the paper states none. `separate_heads` draws the actor's outputs as two layers.
 5. Warm-up, bounds of the log standard deviation and evaluation are as in nnabla_rl's reproduction.
-   The temperature starts at 1, as in the authors' code, and is learned as its logarithm.
+   The temperature starts at 1, as in the authors' code, and is learned as its logarithm. Its loss
+   has alpha as its factor (Eq. 18); stable-baselines3's and Tianshou's have log alpha.
 6. A step cut by the time limit bootstraps; a termination does not.
 7. The update ratio counts transitions: a vector step has `update_ratio * num_envs` updates.
 """
@@ -255,6 +256,11 @@ def minimise(losses: Float[Tensor, " S"], optimiser: torch.optim.Optimizer) -> N
     optimiser.step()
 
 
+def parts_due(config: Config, number: int) -> tuple[bool, bool]:
+    """Return whether update `number`, from 0, also moves the actor, and the target copies."""
+    return number % config.policy_period == 0, (number + 1) % config.target_period == 0
+
+
 def update(
     learner: Learner, config: Config, batch: Batch, noise: Tensor, num_updates: int
 ) -> dict[str, Tensor]:
@@ -270,21 +276,25 @@ def update(
     Returns:
         diagnostics by name, each `[S]`, on the learner's device.
     """
-    alpha, (next_noise, *actor_noise) = learner.log_alpha.detach().exp(), noise
+    alpha = learner.log_alpha.detach().exp()
+    next_noise, *actor_noise = noise
+    actor_is_due, targets_are_due = parts_due(config, num_updates)
     with torch.no_grad():
-        next_policy = split_outputs(learner.actor(batch.next_obs), config)
-        next_actions, next_log_probs = squash(*next_policy, next_noise)
-        next_q_values = learner.target_critics(torch.cat([batch.next_obs, next_actions], -1))
-        soft = (next_q_values.squeeze(-1), next_log_probs, alpha, config.gamma)
-        targets = q_targets(batch.rewards, batch.terminations, *soft)
+        means, log_stds = split_outputs(learner.actor(batch.next_obs), config)
+        next_actions, next_log_probs = squash(means, log_stds, next_noise)
+        next_pairs = torch.cat([batch.next_obs, next_actions], -1)
+        next_q_values = learner.target_critics(next_pairs).squeeze(-1)  # [S, K, B]
+        targets = q_targets(
+            batch.rewards, batch.terminations, next_q_values, next_log_probs, alpha, config.gamma
+        )
     q_values = learner.critics(batch.obs_actions).squeeze(-1)  # [S, K, B]
     losses = critic_loss(q_values, targets)
     minimise(losses, learner.critic_optimiser)
     metrics = {"critic_loss": losses.detach(), "q_value": q_values.detach().mean((1, 2))}
-    if num_updates % config.policy_period == 0:
+    if actor_is_due:
         for draws in actor_noise:
             metrics |= _update_actor(learner, config, batch.obs, draws)
-    if (num_updates + 1) % config.target_period == 0:
+    if targets_are_due:
         learner.target_critics.follow(learner.critics, config.tau)
     return metrics
 
@@ -355,11 +365,8 @@ def train(config: Config, recorder: Recorder) -> Learner:
     def learn(number: int, rows: Tensor, noise: Tensor) -> dict[str, Tensor]:
         return update(learner, config, replay.batch(rows), noise, number)
 
-    def parts_due(number: int) -> tuple[bool, bool]:  # the actor, the target copies
-        return number % config.policy_period == 0, (number + 1) % config.target_period == 0
-
     noise_shape = (1 + config.policy_period, config.batch_size, action_size)
-    session.updater(learn, replay, session.draws(noise_shape), learner, parts_due)
+    session.updater(learn, replay, session.draws(noise_shape), learner, partial(parts_due, config))
     session.begin(learner, store, warm_up=config.learning_starts)
     while session.continues(policy, learner.actor.weights_of, learner.health):
         if session.warms_up:

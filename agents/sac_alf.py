@@ -15,7 +15,7 @@ a temperature of its own. Lines are those of alf/algorithms/sac_algorithm.py, or
 | prior that repeats the previous action      | prior_actor.py:27-157    | `same_action_log_probs` |
 | log pi - log prior in place of log pi       | lines 405-416, 928-932   | `log_ratios`            |
 | minimum over critics, part by part          | lines 763-767            | `lowest_q_values`       |
-| entropy less its running mean               | lines 437-439, 1035-1036 | `update`                |
+| entropy less its running mean               | lines 437-439, 1035-1036 | `make_targets`          |
 | targets of the parts, with entropy in each  | lines 870-874, 1012-1044 | `q_targets`             |
 | TD(lambda) targets over several steps       | td_loss.py:106-147       | `lambda_returns`        |
 | squared residual, mean over parts, its root | td_loss.py:225; 1046-1060 | `critic_loss`          |
@@ -428,35 +428,44 @@ def make_targets(
 
     With an LSTM memories begin at the first s, and come from fresh actions after it.
     """
-    rewards, taken = batch.extras[..., : config.num_parts], batch.obs_actions
-    taken, alphas = taken[..., taken.shape[-1] - noise.shape[-1] :], learner.log_alphas.exp()
-    states, first = batch.next_obs, noise.shape[1] - batch.next_obs.shape[1]
-    if first:
-        states = torch.cat([batch.obs[:, :first], states], 1)
-    num_states = counts.shape[1] + (first > 0)
-    drawn, log_probs = sample(learner.actor, config, states, noise, num_states)
-    next_actions, next_log_probs = drawn[:, first:], log_probs[:, first:]
-    choices = torch.zeros_like(next_log_probs)[..., None]  # log pi_d of the only one
+    steps, action_size, alphas = counts.shape[1:], noise.shape[-1], learner.log_alphas.exp()
+    rewards = batch.extras[..., : config.num_parts].mT  # [S, D, T B]
+    actions = batch.obs_actions[..., batch.obs_actions.shape[-1] - action_size :]
+    # every s'; an LSTM's memory begins before them, at the first s
+    states, num_states = batch.next_obs, counts.shape[1]
+    skipped = noise.shape[1] - batch.next_obs.shape[1]
+    if skipped:
+        states, num_states = torch.cat([batch.obs[:, :skipped], states], 1), num_states + 1
+    fresh_actions, log_probs = sample(learner.actor, config, states, noise, num_states)
+
+    def next_q_values(critics: Stack) -> Float[Tensor, "S K D TB C"]:
+        q_values = learner.q_values(critics, states, fresh_actions, num_states)
+        return q_values[..., skipped:, :]
+
+    # pi_d(s', c'), c' the fresh continuous action; 1 where there is nothing to choose
+    choices = torch.zeros_like(log_probs[:, skipped:])[..., None]  # log-probabilities [S, T B, C]
     if learner.chooses:
-        online = learner.q_values(learner.critics, states, drawn, num_states)[..., first:, :]
-        choices = choice_log_probs(whole_values(online, learner.reward_weights), alphas[0])
-    repeated = F.pad(taken, (0, 1))  # the actions before the next ones, none of them a first
-    ratios = log_ratios(next_log_probs, next_actions, repeated, config)
-    next_ratios = torch.stack([(choices.exp() * choices).sum(-1), ratios])  # [2, S, T B]
+        q_values = whole_values(next_q_values(learner.critics), learner.reward_weights)
+        choices = choice_log_probs(q_values, alphas[0])
+    # the entropies of both, or with a prior minus the divergence from it
+    previous = F.pad(actions, (0, 1))  # the actions before c'; no c' is an episode's first
+    ratios = log_ratios(log_probs[:, skipped:], fresh_actions[:, skipped:], previous, config)
+    both_ratios = torch.stack([(choices.exp() * choices).sum(-1), ratios])  # [2, S, T B]
     if config.normalise_entropy:
         rate = 8 / (8 + num_updates)  # the speed is 8 (alf/utils/normalizers.py:386)
-        learner.mean_log_ratios.lerp_((next_ratios * shares_of(counts)).mean(-1), rate)
-        next_ratios = next_ratios - learner.mean_log_ratios[..., None]
-    paid = -float(config.entropy_in_target) * (alphas[..., None] * next_ratios).sum(0)
-    copied = learner.q_values(learner.target_critics, states, drawn, num_states)
-    lowest = lowest_q_values(copied[..., first:, :], learner.reward_weights)
+        learner.mean_log_ratios.lerp_((both_ratios * shares_of(counts)).mean(-1), rate)
+        both_ratios = both_ratios - learner.mean_log_ratios[..., None]
+    next_entropies = -float(config.entropy_in_target) * (alphas[..., None] * both_ratios).sum(0)
+
+    lowest = lowest_q_values(next_q_values(learner.target_critics), learner.reward_weights)
     next_values = (choices.exp()[:, None] * lowest).sum(-1)  # [S, D, T B]
-    targets = q_targets(rewards.mT, batch.terminations, next_values, paid, config.gamma)
-    steps = counts.shape[1:]
-    follows = (1 - batch.terminations).unflatten(1, steps)[:, :-1] * counts[:, 1:]
-    factors = config.gamma * config.td_lambda * follows
-    unflat = (targets.unflatten(2, steps), next_values.unflatten(2, steps))
-    return lambda_returns(*unflat, factors).flatten(2)
+    one_step = q_targets(rewards, batch.terminations, next_values, next_entropies, config.gamma)
+    goes_on = (1 - batch.terminations).unflatten(1, steps)[:, :-1] * counts[:, 1:]
+    return lambda_returns(
+        one_step.unflatten(2, steps),
+        next_values.unflatten(2, steps),
+        config.gamma * config.td_lambda * goes_on,
+    ).flatten(2)
 
 
 def update(
@@ -662,14 +671,12 @@ def train(config: Config, recorder: Recorder) -> Learner:
         draws.update(errors)
         return diagnostics
 
-    def parts_due(number: int) -> tuple[bool, bool]:  # the policy, the target copies
-        return number % config.policy_period == 0, (number + 1) % config.target_period == 0
-
     policy = partial(act, *learner.acting, config, memory=memory)
     evaluated = partial(policy, epsilon=config.evaluation_epsilon, memory=evaluation_memory)
     # what changes beside the learner, or needs the host, is no graph
     launched_alone = prioritised or config.normalise_entropy or config.td_steps > 1
-    session.updater(learn, replay, draws, learner, None if launched_alone else parts_due)
+    due = partial(sac.parts_due, config)
+    session.updater(learn, replay, draws, learner, None if launched_alone else due)
     session.begin(learner, store, warm_up=config.learning_starts, further=[memory])
     while session.continues(evaluated, learner.weights_of, learner.health, evaluation_memory):
         if session.warms_up:

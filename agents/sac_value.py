@@ -32,7 +32,7 @@ Deviations from the paper, and details it leaves open:
    nnabla_rl's reproduction; the paper states none. The actor's last layer is drawn as one.
 4. Bounds of the log standard deviation, evaluation and warm-up (`BY_TASK`) are as in nnabla_rl's
    reproduction. The paper scores one episode every 1,000 steps. The authors' code takes as many
-   random actions, but learns from step 1,000 on (haarnoja/sac@8258e33:sac/algos/base.py:96-100).
+   random actions, but learns from step 1,000 on (haarnoja/sac@8258e33:examples/variants.py:266).
 5. The policy may be updated less often than V and critics (`policy_period`); the paper does not.
    All else is as in `agents/sac.py`, numbers 1, 2, 6 and 7.
 """

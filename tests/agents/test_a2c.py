@@ -13,6 +13,7 @@ from tests.agents.trainings import (
     CONTROL,
     CPU,
     SWINGING,
+    outputs_of,
     random_transitions,
     tiny,
 )
@@ -53,6 +54,34 @@ def test_values_in_units_of_returns_leave_advantages_in_reward_units() -> None:
     expected = a2c.targets(plain, TINY, batch, unscaled)
     torch.testing.assert_close(advantages, expected[0], atol=1e-5, rtol=1e-4)
     torch.testing.assert_close(3 * returns, expected[1], atol=1e-5, rtol=1e-4)
+
+
+def test_diagnostics_are_what_they_are_called() -> None:
+    """Parts of the loss, and moments of returns and values' errors: means over valid rows."""
+    batch, learner = random_transitions(TINY, CONTROL, 0), a2c.make_learner(TINY, CONTROL, CPU)
+    valid = batch.valid > 0
+    logits, values = outputs_of(learner.network, batch.obs[:-1].flatten(0, 1))
+    logits, values = logits[valid.flatten()], values.squeeze(1)[valid.flatten()]
+    policy = torch.distributions.Categorical(logits=logits)
+    advantages, returns = (
+        each[valid]
+        for each in a2c.targets(
+            learner,
+            TINY,
+            batch,
+            a2c.evaluate_actions(learner.network, batch.obs[:-1], batch.actions)[2],
+        )
+    )
+    errors = returns - values
+    expected = [
+        -(advantages * policy.log_prob(batch.actions[valid])).mean(),
+        *(errors.square().mean(), policy.entropy().mean()),
+        *(returns.mean(), errors.mean(), returns.square().mean(), errors.square().mean()),
+    ]
+    found = a2c.update(learner, TINY, batch, 1e-3)
+    assert [*found[:3].tolist(), *found[4:].tolist()] == pytest.approx(
+        [each.item() for each in expected], rel=1e-4, abs=1e-6
+    )
 
 
 def test_explained_variance_is_that_of_the_interval() -> None:

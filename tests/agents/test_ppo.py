@@ -11,6 +11,7 @@ from torch import Tensor
 
 from agents import ppo
 from suite.envs.vector_env import Spaces
+from suite.unroll_session import MOMENTS
 from suite.unrolls import shuffled
 from tests.agents.trainings import (
     CONTROL,
@@ -80,6 +81,9 @@ def sb3_loss(
         "entropy": -entropy_loss,
         "approximate_kl": torch.mean((torch.exp(log_ratio) - 1) - log_ratio),
         "clipped_share": torch.mean((torch.abs(ratio - 1) > CLIP).float()),
+        **{"target": returns.mean(), "squared_target": returns.square().mean()},
+        "residual": (returns - values).mean(),
+        "squared_residual": (returns - values).square().mean(),
     }
 
 
@@ -99,9 +103,10 @@ def test_an_update_is_stable_baselines3s(spaces: Spaces, name: str) -> None:
     assert norm > 0.3
     optimiser.step()
     metrics = ppo.update(learner, config, rows, memory, 1e-2, CLIP)
-    ours = dict(zip(ppo.METRICS, metrics.tolist(), strict=False))
+    ours = dict(zip((*ppo.METRICS, *MOMENTS), metrics.tolist(), strict=True))
     assert ours.pop("gradient_norm") == pytest.approx(norm.item(), abs=1e-6, rel=1e-5)
-    assert ours == pytest.approx({key: each.item() for key, each in parts.items()}, abs=1e-6)
+    expected = {key: each.item() for key, each in parts.items()}
+    assert ours == pytest.approx(expected, abs=1e-6, rel=1e-5)
     assert 0 < ours["clipped_share"] < 1
     for mine, theirs in zip(learner.network.parameters(), other.network.parameters(), strict=True):
         torch.testing.assert_close(mine, theirs, atol=1e-6, rtol=1e-5)
@@ -120,15 +125,6 @@ def test_a_single_row_keeps_its_advantage() -> None:
         row = ppo.Rows(*share)
         metrics = ppo.update(learner, config, row, first, 0.0, CLIP)
         assert (metrics[ppo.METRICS.index("policy_loss")] != 0.0) == (row.valid > 0)
-
-
-def test_convolutions_are_those_of_the_frames_height() -> None:
-    """Width does not choose them."""
-    config = tiny("ppo")
-    wide = ppo.ActorCritic(config, Spaces((4, 42, 84), 3), np.random.default_rng(0))
-    high = ppo.ActorCritic(config, Spaces((4, 84, 42), 3), np.random.default_rng(0))
-    first = [next(each.actor.parameters()).shape for each in (wide, high)]
-    assert first == [(16, 4, 4, 4), (32, 4, 8, 8)]
 
 
 @pytest.mark.parametrize(("how", "gae_lambda"), [("none", 1.0), ("value_targets", 0.9)])
@@ -221,6 +217,40 @@ def test_the_clip_falls_with_the_learning_rate(
     for rate, clip in pairs:
         assert clip == pytest.approx(config.clip * rate / config.learning_rate)
     assert pairs[-1] == (0.0, 0.0)
+
+
+def test_a_recurrent_policy_is_judged_with_the_memory_it_acted_with(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A whole unroll gives the outputs that chose its actions; its first ratios are 1."""
+    acted, gaps, kls = list[Tensor](), list[float](), dict[int, float]()
+    judge, act, update = ppo.with_advantages, ppo.Actor.__call__, ppo.update
+
+    def noted(*given: Any) -> Any:
+        found = act(*given)
+        acted.append(found[1].clone())
+        return found
+
+    def compared(learner: Any, config: Any, batch: Any, memory: Tensor) -> Any:
+        with torch.no_grad():
+            inputs = (batch.actions, batch.rewards, batch.valid)
+            outputs = learner.network.unroll(batch.obs, memory, inputs)[0][:-1]
+        then = torch.stack(acted[-config.unroll_length :])
+        gaps.append((outputs - then).abs().amax(-1)[batch.valid > 0].max().item())
+        return judge(learner, config, batch, memory)
+
+    def watched(*given: Any) -> Tensor:
+        metrics = update(*given)
+        kls.setdefault(len(gaps), metrics[ppo.KL].item())
+        return metrics
+
+    monkeypatch.setattr(ppo.Actor, "__call__", noted)
+    monkeypatch.setattr(ppo, "with_advantages", compared)
+    monkeypatch.setattr(ppo, "update", watched)
+    train(tiny("ppo, recurrent", policy_head_gain=1.0, learning_rate=0.01), tmp_path)
+    assert len(gaps) >= 10
+    assert max(gaps) < 1e-5
+    assert max(kls.values()) < 1e-8
 
 
 def test_recomputed_advantages_keep_the_policy_that_acted(

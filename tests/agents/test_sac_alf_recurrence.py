@@ -161,7 +161,7 @@ def test_an_update_equals_alfs_loop_over_steps(spaces: Spaces, lstm_size: int) -
         roots.append(square.detach().sqrt())
     descend([p for net in critics for p in net.learned], torch.stack(losses).mean())
 
-    losses, choice_entropies, log_probs = [], [], []
+    losses, choice_entropies, log_probs, entropies = [], [], [], []
     for b in range(6):
         way, states = steps(b)[: config.policy_steps], [None, [None] * 2]
         for t, (obs, *_) in enumerate(way):
@@ -170,6 +170,7 @@ def test_an_update_equals_alfs_loop_over_steps(spaces: Spaces, lstm_size: int) -
             here = action.detach().requires_grad_()  # earlier actions are constants to a step's Q
             outputs, states[1] = judge(critics, obs, here, states[1])
             odds = Categorical(logits=torch.minimum(*outputs).detach() / alpha_d)
+            entropies.append(torch.stack([odds.entropy(), -log_prob.detach()]) / len(way) / 6)
             choice_entropies.append(share * (odds.entropy() - 0.3 * math.log(num_choices)))
             log_probs.append(share * (-log_prob.detach() + num_numbers))
             if actor is not None:
@@ -183,17 +184,22 @@ def test_an_update_equals_alfs_loop_over_steps(spaces: Spaces, lstm_size: int) -
         for alpha, terms in ((alpha_d, choice_entropies), (alpha_c, log_probs))
     ]
 
-    _, found_errors = sac_alf.update(learner, config, batch, weights, noise, 0, counts[None])
+    metrics, found_errors = sac_alf.update(learner, config, batch, weights, noise, 0, counts[None])
     torch.testing.assert_close(found_errors[0].double(), torch.stack(roots), atol=1e-5, rtol=1e-5)
     for k in range(2):
         assert critics[k].equals(learner.critics, k)
     assert actor is None or actor.equals(learner.actor)  # type: ignore[arg-type]
     moved = [math.log(a) - 0.1 * slope for a, slope in zip((alpha_d, alpha_c), slopes, strict=True)]
     found = learner.log_alphas[:, 0].tolist()
+    choice_entropy, entropy = torch.stack(entropies).sum(0).tolist()
     if chooses:
         assert found[0] == pytest.approx(moved[0], abs=1e-5)
+        assert metrics["choice_alpha"].item() == pytest.approx(alpha_d)
+        assert metrics["choice_entropy"].item() == pytest.approx(choice_entropy, rel=1e-4)
     if actor is not None:
         assert found[1] == pytest.approx(moved[1], abs=1e-5)
+        assert metrics["alpha"].item() == pytest.approx(alpha_c)
+        assert metrics["entropy"].item() == pytest.approx(entropy, rel=1e-4)
 
 
 @of_all_actions

@@ -128,6 +128,7 @@ def test_an_update_equals_plain_autograd_and_adam(
         taken = [critic(obs)[torch.arange(8), actions] for critic in critics]
         errors = [ERRORS[error](each, targets) for each in taken]
         expected = {"entropy": entropy, "critic_loss": (errors[0] + errors[1]).detach()}
+        expected |= {"alpha": alpha, "q_value": torch.cat(taken).detach().mean()}
         move_critics(errors[0] + errors[1])
         if move_actor is not None:
             with torch.no_grad():
@@ -140,6 +141,7 @@ def test_an_update_equals_plain_autograd_and_adam(
             move_alpha((log_alpha.exp() * (entropy - 0.7 * math.log(4)) / share).sum())
 
         metrics = sac.update(learner, config, batch, number)
+        assert metrics.keys() == expected.keys()
         for name, value in expected.items():
             assert metrics[name].item() == pytest.approx(value.item(), rel=1e-5), name
     with torch.no_grad():

@@ -53,14 +53,24 @@ def test_an_update_equals_plain_autograd() -> None:
         with torch.no_grad():
             actions, log_probs = act(obs, noise[0, 0])
             value_targets = judge(obs, actions) - log_probs
+            expected = {"value": value(obs).mean()}
+            expected["q_value"] = (critics[0](obs_actions) + critics[1](obs_actions)).mean() / 2
             followed = 0.9 * (1 - exact.terminations[0]) * slow(exact.next_obs[0]).squeeze(-1)
             targets = exact.rewards[0] + followed
-        descend(value.parameters(), 0.5 * (value(obs).squeeze(-1) - value_targets).square().mean())
+        loss = 0.5 * (value(obs).squeeze(-1) - value_targets).square().mean()
+        expected["value_loss"] = loss.detach()
+        descend(value.parameters(), loss)
         losses = [0.5 * (c(obs_actions).squeeze(-1) - targets).square().mean() for c in critics]
+        expected["critic_loss"] = (losses[0] + losses[1]).detach()
         descend([p for c in critics for p in c.parameters()], losses[0] + losses[1])
         actions, log_probs = act(obs, noise[1, 0])
-        descend(actor.parameters(), (log_probs - judge(obs, actions)).mean())
-        sac_value.update(learner, config, batch, noise, number)
+        loss = (log_probs - judge(obs, actions)).mean()
+        expected |= {"actor_loss": loss.detach(), "entropy": -log_probs.detach().mean()}
+        descend(actor.parameters(), loss)
+        metrics = sac_value.update(learner, config, batch, noise, number)
+        assert metrics.keys() == expected.keys()
+        for name, found in metrics.items():
+            assert found.item() == pytest.approx(expected[name].item(), rel=1e-4), name
     with torch.no_grad():
         for slowly, online in zip(slow.parameters(), value.parameters(), strict=True):
             slowly.copy_(0.1 * online + 0.9 * slowly)

@@ -1,3 +1,5 @@
+"""Every bug that can be planted has its place in the code."""
+
 import pytest
 
 from tests.bugs.__main__ import ROOMS, ROOT, bugs_of
