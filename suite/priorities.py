@@ -6,7 +6,7 @@ import numpy as np
 from torch import Tensor
 
 WIDTH, LEVELS = 32, 4
-"""Children of a node of the tree, but of its root; levels, the rows among them."""
+"""Children of every node but the root; levels, with that of the rows."""
 INITIAL = 1.0
 """Least priority of a new row."""
 Draws = tuple[np.ndarray, np.ndarray]

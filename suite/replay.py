@@ -9,7 +9,7 @@ from torch import Tensor
 from suite.envs.vector_env import Step
 
 NO_EXTRAS = torch.empty(0)
-"""Of a replay that stores none."""
+"""Extras of a replay that stores none."""
 
 
 class Batch(NamedTuple):

@@ -100,7 +100,7 @@ class Session:
     ) -> None:
         """Score the policies, if an evaluation is due, and keep the best; see `score`.
 
-        The last pass of the training loop gained so many of the `env_steps` so far.
+        `gained` of the `env_steps` came from the last pass of the training loop.
         """
         config, recorder, best = self._config, self._recorder, self._recorder.best
         is_due = self.is_due(config.evaluation_interval, env_steps, gained)
@@ -174,13 +174,13 @@ class Session:
     def begin(
         self, learner: Any, store: Store, *, warm_up: int, further: Sequence[Any] = ()
     ) -> None:
-        """Play the past of a run that was killed into `store`, then restore its state.
+        """If the run was killed before, replay its steps into `store` and restore its state.
 
         Args:
             learner: all that learns.
             store: stores a vector step, given its observations, its actions and its outcome.
             warm_up: environment steps before the first update.
-            further: random streams, and objects with a state, that the loop uses beside.
+            further: more random streams, and other stateful objects of the loop.
         """
         self._store, self._warm_up = store, warm_up
         state = {"learner": learner, "streams": [*self._streams, *further]}
@@ -250,7 +250,7 @@ class Session:
         """Make the updates that are due after a step.
 
         Args:
-            update: makes one from its number, returns diagnostics; None: `updater` was told.
+            update: makes update number i, returns diagnostics; None: the one given to `updater`.
         """
         if update is None:
             assert self._updates is not None

@@ -31,7 +31,7 @@ from suite.session import Session
 from suite.settings.config import UnrollConfig
 
 Describe = Callable[[Mapping[str, np.ndarray], float], Mapping[str, np.ndarray]]
-"""Maps an interval's diagnostics, by the name `update`, and a learning rate to the columns of
+"""Maps `{"update": an interval's diagnostics}` and a learning rate to the columns of
 `updates.csv`, `[1]` each."""
 MOMENTS = ("target", "residual", "squared_target", "squared_residual")
 """Means over valid rows of V's targets and errors, and of their squares."""

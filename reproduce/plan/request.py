@@ -67,7 +67,7 @@ class Request:
     runs_dir: Path = flag(RUNS, "default: runs", type=Path, metavar="DIR")  # noqa: RUF009
     checkpoint_minutes: float | None = flag(
         None,
-        "time between two checkpoints of a run (default: 5; 0: at every update)",
+        "time between two checkpoints of a run (default: 5; 0: after every step or unroll)",
         type=minutes,
         metavar="N",
     )

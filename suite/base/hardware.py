@@ -29,6 +29,7 @@ CONTAINER_LIMITS = (
     Path("/sys/fs/cgroup/memory/memory.limit_in_bytes"),
 )
 CPUINFO = Path("/proc/cpuinfo")
+CPU_QUOTA = Path("/sys/fs/cgroup/cpu.max")
 GENERATION = ("vendor_id", "cpu family", "model", "stepping", "cache size")
 NUMBER = re.compile(r"^BEHAVIOUR = (\d+)\b", re.MULTILINE)
 M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3  # of malloc.h
@@ -55,7 +56,7 @@ def machine(device: str = "cpu") -> dict[str, Any]:
 
 @cache
 def processor() -> dict[str, str | None]:
-    """Return the facts that distinguish processor generations, to which hypervisors give one name.
+    """Return the facts that distinguish processor generations that hypervisors give the same name.
 
     What Linux does not say is None.
     """
@@ -81,8 +82,12 @@ def recorded_processor(machine: Mapping[str, Any]) -> str | None:
 
 
 def num_cores() -> int:
-    """Return how many processor cores this process may use."""
-    return len(os.sched_getaffinity(0))
+    """Return how many processor cores this process may use, by its affinity and its container."""
+    cores = len(os.sched_getaffinity(0))
+    with contextlib.suppress(OSError, ValueError):  # "max 100000": no quota
+        quota, period = map(int, CPU_QUOTA.read_text().split())
+        cores = max(1, min(cores, quota // period))
+    return cores
 
 
 @cache
@@ -97,11 +102,13 @@ def versions(more: tuple[str, ...] = ()) -> dict[str, str]:
     return found
 
 
-def find_device(name: str) -> Any:
+def find_device(name: str, *, tf32: bool = False) -> Any:
     """Return the `torch.device` called `name`: `cpu`, `cuda`, `cuda:<i>`, or `auto`."""
     import torch
 
     if name == "cpu" or (name == "auto" and not torch.cuda.is_available()):
+        if tf32:
+            raise UsageError("tf32 needs a GPU, and this run is on cpu: leave it out")
         return torch.device("cpu")
     if name == "auto":
         name = "cuda"
@@ -140,9 +147,7 @@ def use_device(name: str, *, tf32: bool = False) -> Any:
     """
     import torch
 
-    device = find_device(name)
-    if tf32 and device.type != "cuda":
-        raise UsageError(f"tf32 needs a GPU, and this run is on {device}: leave it out")
+    device = find_device(name, tf32=tf32)
     torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = tf32
     if device.index is not None:  # otherwise it is torch's own first choice
         torch.cuda.set_device(device)

@@ -21,6 +21,7 @@ import suite.envs.hybrid_tasks  # registers Claw-v0
 import suite.envs.memory_tasks  # noqa: F401  registers TMaze-v0
 from suite.base.errors import UsageError, nearest
 from suite.envs.tasks import Task
+from suite.envs.vector_env import LARGEST_BOUND
 
 
 class GymnasiumPool:
@@ -107,7 +108,7 @@ def describe(name: str) -> Task:
     if choices is not actions and not _is_bounded(actions):
         raise UsageError(
             f"{name} has actions {in_words}: register it inside a wrapper that makes them "
-            "Discrete, a Box of one axis with finite bounds, or a Tuple of these two"
+            "Discrete, a Box of floats with one axis and finite bounds, or a Tuple of these two"
         )
     (action_size,) = actions.shape or (0,)
     return Task(
@@ -176,7 +177,7 @@ def _in(space: Any, actions: np.ndarray) -> np.ndarray:
 
 def _is_bounded(space: Any) -> bool:
     is_vector = isinstance(space, Box) and len(space.shape) == 1 and space.dtype.kind == "f"
-    return is_vector and bool(np.isfinite(space.low).all() and np.isfinite(space.high).all())
+    return is_vector and bool((np.abs([space.low, space.high]) < LARGEST_BOUND).all())
 
 
 def _in_words(space: Any) -> str:

@@ -28,8 +28,8 @@ class Claw(gymnasium.Env[np.ndarray, Any]):
     episode and gives 1, less the distance by which each axis misses the tolerance of 0.1.
 
     At the start one axis, each with equal probability, is 0.8 to 1 from the centre, on either side,
-    and the other 0.3 to 0.5: uniform draws. A move is at most 0.5, so the
-    first needs two moves and the other one, and each saves at least 0.2. So every episode's best
+    and the other 0.3 to 0.5: uniform draws. A move is at most 0.5, so the far axis needs two moves
+    and the near axis one; each move saves at least 0.2. So every episode's best
     return is exactly 0.7, after four decisions. Choices that do not depend on the observation give
     at most 0.6, by two moves of either axis. No choice makes up for a distance that does not depend
     on it, as the sides differ, and no distance for moving the wrong axis or a drop too early.

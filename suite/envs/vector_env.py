@@ -1,6 +1,6 @@
 """The environment adapter: the only importer of envpool, and the only place that knows its habits.
 
-Tasks that envpool lacks come from gymnasium (`gymnasium_pool.py`), slower and else alike.
+Tasks that envpool lacks come from gymnasium (`gymnasium_pool.py`), slower, otherwise alike.
 
 It hides from agents that, in envpool 1.2.5, the action after an end is ignored (`valid` is False
 there, or "same step" reset skips the row); seeds of neighbouring runs overlap unless each
@@ -26,7 +26,9 @@ from suite.base.errors import UsageError
 from suite.envs.tasks import Task
 
 NO_PARTS = np.empty(0, dtype=np.float32)
-"""Of a step whose rewards are told as a sum."""
+"""Parts of a step that reports only the reward's sum."""
+LARGEST_BOUND = 1e30
+"""Bounds of continuous actions lie below it."""
 
 
 class Step(NamedTuple):
@@ -41,7 +43,7 @@ class Step(NamedTuple):
     raw_rewards: np.ndarray
     """Reward as the task gave it, float32."""
     terminations: np.ndarray
-    """End of the decision process: no value follows. For Atari `noframeskip` also a lost life."""
+    """End of the decision process: no value follows. A lost life, too, but under `sticky`."""
     truncations: np.ndarray
     """Cut by the time limit: a value follows from `next_obs`."""
     valid: np.ndarray

@@ -22,7 +22,7 @@ import numpy as np
 
 from suite.base import hardware
 from suite.base.errors import UsageError
-from suite.base.files import CHECKPOINT, check_inside, open_inside, remove_torn
+from suite.base.files import CHECKPOINT, check_inside, open_inside
 from suite.envs.vector_env import Step
 from suite.record.clock import Clock
 from suite.record.manifest import FILES
@@ -81,8 +81,6 @@ class Recorder:
         self._seeds = _records(directory, run, seeds)
         self.seed_directories = [seed.folder for seed in self._seeds]
         self.checkpoint_directory = self.seed_directories[0] / CHECKPOINT
-        for i in self.active:
-            remove_torn(self.seed_directories[i])
         self._identity = identity_of(run, self._seeds) | ({"keep_best": True} if keeps_best else {})
         self.snapshot, misfit = find(self.checkpoint_directory, self._identity, self._seeds)
         """The checkpoint that these runs resume from; None: they start from the beginning."""
@@ -90,8 +88,6 @@ class Recorder:
             self._begin(misfit)
         else:
             self._go_on(self.snapshot.content)
-        for seed in self._seeds:
-            seed.own()
 
     @classmethod
     def for_command(cls, agent: str, config: Any, options: RunOptions) -> "Recorder":
@@ -99,7 +95,7 @@ class Recorder:
 
         Prints a warning if the run is longer than its learning rate lasts.
         """
-        hardware.find_device(config.device)
+        hardware.find_device(config.device, tf32=config.tf32)
         if options.keep_best:
             refuse_no_evaluations(config)
         run = {
@@ -208,8 +204,8 @@ class Recorder:
 
     def fail(self, error: Exception) -> None:
         """Record an error that ended training, where a record can still be written."""
-        with contextlib.suppress(OSError, UsageError):
-            for i in self.active:
+        for i in self.active:
+            with contextlib.suppress(OSError, UsageError):
                 self._end(i, "failed", " ".join(f"{type(error).__name__}: {error}".split()))
 
     def checkpoint(self, actions: tuple[int, str]) -> dict[str, Any]:
@@ -294,7 +290,7 @@ def status_of(config: Any, directory: Path, seed: int) -> Status | None:
     record = read_entries(directory / f"seed-{seed}")
     ours = json.loads(json.dumps(dataclasses.asdict(config)))
     settings = record.get("config")
-    free = dict.fromkeys(WITHOUT_EFFECT)
+    free = dict.fromkeys((*WITHOUT_EFFECT, "seeds"))
     same = isinstance(settings, dict) and (
         {**recorded_settings(type(config), settings), **free} == {**ours, **free}
     )

@@ -5,6 +5,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from suite.base import hardware
 from suite.base.errors import UnreadableError, UsageError
 from suite.base.files import CHECKPOINT, extent
 from suite.record.manifest import TABLES
@@ -23,8 +24,8 @@ ACTIONS = "actions.bin"
 UNFINISHED = ("running", "diverged")
 """Statuses of the seeds of an unfinished group."""
 CIRCUMSTANCES = {"processor", "versions", "seeds", "device"}
-"""What may change from one start to the next though the same run is asked for; with other code
-settings may, too."""
+"""Differences that a repeated command may have: the run then starts anew. If the code differs, so
+may settings."""
 
 
 def find(folder: Path, identity: Mapping[str, Any], seeds: Sequence[SeedRecord]) -> tuple[Any, str]:
@@ -38,7 +39,10 @@ def find(folder: Path, identity: Mapping[str, Any], seeds: Sequence[SeedRecord])
         return snapshot, ""
     for seed in seeds:
         is_long = is_finished(seed.folder, identity["env_steps"])
-        refuse_finished(seed.folder, why="" if is_long else misfit or "its checkpoint is gone")
+        refuse_finished(
+            seed.folder,
+            why="" if is_long else misfit or "it has no checkpoint of these seeds in this order",
+        )
     if is_other:
         raise UsageError(
             f"{folder.parent} holds an unfinished run of another command ({misfit}): choose "
@@ -89,7 +93,9 @@ def identity_of(run: Mapping[str, Any], seeds: Sequence[SeedRecord]) -> dict[str
     `env_steps` may be others when a run goes on: nothing that it does before its end depends on it.
     Settings `WITHOUT_EFFECT` may be others.
     """
-    first, config = seeds[0].entries, run.get("config", {})
+    first, config = seeds[0].entries, dict(run.get("config", {}))
+    if config.get("device") == "auto":
+        config["device"] = hardware.find_device("auto").type
     machine, elsewhere = first["machine"], ("env_steps", *WITHOUT_EFFECT)
     gpu = [machine["gpu"], machine["gpu_driver"]] if config.get("device") != "cpu" else []
     identity = {
@@ -114,7 +120,7 @@ def _fit(
         if snapshot is None or not any(seed.is_running for seed in seeds):
             return None, "", False
         past, changes = _other_run(snapshot.content, identity)
-        changed = f"its checkpoint has another {', '.join(changes)}" if changes else ""
+        changed = f"its checkpoint was made with other {', '.join(changes)}" if changes else ""
         misfit = past or changed or _damage(snapshot.content, folder, seeds)
     except UsageError as error:
         return None, str(error), False
@@ -135,7 +141,8 @@ def _other_run(content: Mapping[str, Any], identity: Mapping[str, Any]) -> tuple
     ours |= config
     theirs |= theirs.pop("config")
     past = f"its checkpoint is at {content['numbers'][0]} env_steps, not before the end"
-    return past if is_past else "", [key for key in ours if theirs.get(key) != ours[key]]
+    changes = [key for key in ours | theirs if theirs.get(key) != ours.get(key)]
+    return past if is_past else "", changes
 
 
 def _damage(content: Mapping[str, Any], folder: Path, seeds: Sequence[SeedRecord]) -> str:

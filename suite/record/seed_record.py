@@ -21,6 +21,7 @@ from suite.base.files import (
     open_inside,
     open_regular,
     read_json,
+    remove_torn,
     to_json,
     write_atomically,
     write_json,
@@ -62,10 +63,12 @@ class SeedRecord:
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
             write_json(self.folder / "run.json", self.entries)
+            remove_torn(self.folder)
             remove_checkpoint(self.folder)
             for name in FILES:
                 (self.folder / name).unlink(missing_ok=True)
             write_json(self.folder / "run.json", self.entries)
+            self.own()
         except OSError as error:
             raise UsageError(f"cannot write to {self.folder}: {error.strerror}") from None
 
@@ -81,6 +84,7 @@ class SeedRecord:
         self.entries |= ends
         self.status = self.entries["status"]
         write_json(self.folder / "run.json", self.entries)
+        remove_torn(self.folder)
         for name in FILES:
             if name not in files:
                 (self.folder / name).unlink(missing_ok=True)
@@ -90,6 +94,7 @@ class SeedRecord:
                 header = file.readline().decode().rstrip("\n")
             self._columns[name], self._rows[name] = tuple(header.split(",")), []
         write_json(self.folder / "run.json", self.entries)
+        self.own()
 
     def own(self) -> None:
         """Take the `run.json` that lies there now as this process's own."""
@@ -123,8 +128,8 @@ class SeedRecord:
 
     def end(self, status: Status, error: str | None, wall_seconds: float) -> None:
         """Write how the seed ended; `finished` comes last, after the sums of all files."""
-        self.status = status
         if status == "diverged":  # of a failed one the error is printed
+            self.flush()  # the row that shows it
             print(f"{self.folder.name} {status}: {error}", file=sys.stderr, flush=True)
         seconds = round(wall_seconds, 3)
         self.entries.update(status=status, error=error, ended_at=now(), wall_seconds=seconds)
@@ -134,6 +139,7 @@ class SeedRecord:
             write_manifest(self.folder, content)
         write_atomically(self.folder / "run.json", content)
         self.own()
+        self.status = status
         if status == "finished":
             print(f"{self.folder.name} finished: {printable(str(self.folder))}", flush=True)
             if not (self.folder / "updates.csv").exists():
@@ -152,9 +158,7 @@ class SeedRecord:
             lost = "was removed, or its disk: what was learned there is lost"
             raise UsageError(f"{self.folder} {lost}")
         if found != self._stamp:
-            raise UsageError(
-                f"{self.folder} was started again by another process, which continues it"
-            )
+            raise UsageError(f"{self.folder} was started again by another process: this one stops")
 
 
 def is_finished(folder: Path, env_steps: int = 0) -> bool:

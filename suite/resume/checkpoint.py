@@ -12,7 +12,7 @@ from torch import Tensor
 from suite.base.errors import UsageError
 from suite.base.files import LARGEST_TABLE, read_json, read_whole, write_atomically, write_json
 from suite.envs.tasks import Task, refuse_unimported
-from suite.envs.vector_env import Spaces
+from suite.envs.vector_env import LARGEST_BOUND, Spaces
 from suite.nets.initialisation import at_most
 from suite.nets.recurrence import Memory, StackMemory
 from suite.resume.snapshot import BROKEN
@@ -54,8 +54,8 @@ class Policy:
         self._spaces, self._decide = spaces, decide
         if spaces.continuous:
             bounds = np.array([spaces.low, spaces.high], dtype=np.float64)
-            if not (abs(bounds) < 1e30).all():
-                raise ValueError("low and high must be finite, and below 1e30")
+            if not (abs(bounds) < LARGEST_BOUND).all():
+                raise ValueError(f"low and high must be finite, and below {LARGEST_BOUND:.0e}")
             self._low, self._high = bounds.astype(np.float32)
             self._half_range = (self._high - self._low) / 2
 

@@ -318,7 +318,7 @@ def _add_run_flags(place: Any) -> None:
     text = "folder for the runs, one `seed-<k>` each (default: runs/alone/<agent>/<task>)"
     place.add_argument("--out", type=Path, metavar="DIR", help=text)
     text = "time between two checkpoints; a killed command that is started again resumes from the "
-    text += "last one (default: 5; 0: at every update)"
+    text += "last one (default: 5; 0: after every step or unroll)"
     place.add_argument("--checkpoint-minutes", type=minutes, default=5.0, metavar="N", help=text)
     text = "remove the last checkpoint at the end; where it is kept, a larger --env-steps extends "
     text += "a finished run"

@@ -75,7 +75,7 @@ class RunConfig:
     in place of 23, which is faster."""
     num_threads: Threads = 1
     """CPU threads of torch. With several, set OMP_WAIT_POLICY=PASSIVE in the environment: otherwise
-    torch's threads spin while the simulator's work."""
+    torch's idle threads take cores from the simulator's."""
     env_threads: Threads | None = None
     """CPU threads of the simulator, in training and evaluation; None: as many as torch has. Results
     do not depend on it."""
@@ -290,11 +290,16 @@ class ReplayConfig(RMSpropConfig):
 
     @property
     def memory_bytes(self) -> int:
-        """Return about the bytes that replay takes, for a plan of several runs side by side."""
+        """Return roughly how many bytes replay takes, for a plan of several runs side by side.
+
+        A GPU's are taken at once, those of the machine as rows come.
+        """
         spaces = Spaces.of(self.find_task())
         outputs = (2 if spaces.continuous else 1) * spaces.num_outputs  # of the policy that acted
         action = 4 * spaces.num_outputs if spaces.continuous else 8
-        rows = min(self.kept_unrolls * self.unroll_length, self.env_steps // self.num_envs)
+        rows = self.kept_unrolls * self.unroll_length
+        if not self.keeps_on_device:
+            rows = min(rows, self.env_steps // self.num_envs)
         return rows * self.num_envs * (spaces.stored_bytes + action + 4 * outputs + 8)
 
     @property

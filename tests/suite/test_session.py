@@ -202,6 +202,16 @@ def test_a_command_never_trains_over_finished_seeds(entry: Any, tmp_path: Path) 
     assert tree(tmp_path) == before
 
 
+@pytest.mark.parametrize("entry", [train_together, train_in_turn])
+def test_a_command_trains_the_seeds_that_were_added(entry: Any, tmp_path: Path) -> None:
+    """Those of a finished command stay; a seed's bytes are the same alone."""
+    assert command(entry, tmp_path, {}, "1 2")[0] == 0
+    before = run_json(tmp_path, 2)
+    status, trained = command(entry, tmp_path, {})
+    assert (status, [config.seeds for config in trained]) == (0, [(3,)])
+    assert run_json(tmp_path, 2) == before
+
+
 # A GPU's memory
 
 

@@ -76,6 +76,20 @@ def test_products_and_convolutions_are_in_tf32_if_asked_for(
         use_device("cpu", tf32=True)
 
 
+def test_a_containers_share_of_the_processors_counts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else a grid would start a process for each core of a large machine."""
+    quota = tmp_path / "cpu.max"
+    monkeypatch.setattr(hardware, "CPU_QUOTA", quota)
+    monkeypatch.setattr(os, "sched_getaffinity", lambda pid: set(range(64)))
+    for text, cores in (("max 100000", 64), ("250000 100000", 2), ("50000 100000", 1)):
+        quota.write_text(text)
+        assert hardware.num_cores() == cores
+    quota.unlink()
+    assert hardware.num_cores() == 64
+
+
 @pytest.mark.gpu
 @pytest.mark.parametrize("tf32", [True, False])
 def test_a_gpu_rounds_factors_as_asked(tf32: bool) -> None:

@@ -99,6 +99,15 @@ def test_evaluate_takes_the_best_where_it_was_kept(
         command_line.main(["evaluate", str(run), "--best"])
 
 
+def test_a_run_that_keeps_its_best_goes_on_with_it_alone(tmp_path: Path) -> None:
+    """Extended without the flag it would lose the best policy, and could not have it again."""
+    train(a2c, tmp_path)
+    words = flags({**SHORT, **AGENTS[a2c], "env_steps": 2 * SHORT["env_steps"]})
+    with pytest.raises(UsageError, match="was made with other keep_best"):
+        a2c.main([*words, "--out", str(tmp_path)])
+    assert [*tmp_path.glob(f"seed-*/{BEST}/policy.json")]
+
+
 def test_without_evaluations_there_is_no_best(tmp_path: Path) -> None:
     """An agent's command and a grid both refuse it, before anything is written."""
     hint = "--keep-best needs evaluations"

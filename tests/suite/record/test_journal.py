@@ -287,11 +287,12 @@ def test_a_simulator_that_does_not_repeat_itself_is_an_error(tmp_path: Path) -> 
 
 
 def test_another_run_does_not_take_the_place_of_an_unfinished_one(tmp_path: Path) -> None:
-    """It is refused before a byte changes: the checkpoint may hold hours of work."""
+    """It is refused before a byte changes: the run may go on at this moment, and writes."""
     cut(tmp_path)
+    (tmp_path / "seed-1" / ".run.json.1.tmp").touch()
     before = tree(tmp_path)
     with pytest.raises(
-        UsageError, match=r"an unfinished run .*another gamma\): choose another --out"
+        UsageError, match=r"an unfinished run .*other gamma\): choose another --out"
     ):
         Run(tmp_path, gamma=0.9)
     assert tree(tmp_path) == before
@@ -303,13 +304,13 @@ def test_a_run_in_other_circumstances_begins_anew(
     """Other sources, packages, processors and groups would not give the same bytes."""
     cut(tmp_path / "seeds", seeds=(1, 2))
     assert Run(tmp_path / "seeds").recorder.snapshot is None
-    assert "another seeds" in capsys.readouterr().err
+    assert "other seeds" in capsys.readouterr().err
     for name in ("sources", "versions"):
         cut(tmp_path / name)
         with monkeypatch.context() as patch:
             patch.setattr(f"suite.base.hardware.{name}", lambda *agent: {"other": "one"})
             assert Run(tmp_path / name).recorder.snapshot is None
-        assert f"another {name}" in capsys.readouterr().err
+        assert f"other {name}" in capsys.readouterr().err
         assert not (tmp_path / name / "seed-1" / "checkpoint").exists()
 
 
@@ -326,6 +327,13 @@ def test_a_run_resumes_on_the_processors_it_began_on(
     cut(tmp_path, device=device)
     monkeypatch.setattr(hardware, "machine", lambda device: facts | {fact: "another"})
     assert (Run(tmp_path, device=device).recorder.snapshot is not None) == fits
+
+
+def test_a_run_goes_on_if_the_device_is_named_that_was_chosen(tmp_path: Path) -> None:
+    """A grid names it in the agents' commands; a user's own command need not."""
+    cut(tmp_path, device="auto")
+    named = hardware.find_device("auto").type
+    assert Run(tmp_path, device=named).recorder.snapshot is not None
 
 
 def test_a_diverged_seed_stays_diverged_and_the_other_goes_on(tmp_path: Path) -> None:

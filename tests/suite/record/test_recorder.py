@@ -196,6 +196,62 @@ def test_a_run_that_is_begun_anew_has_one_writer(tmp_path: Path) -> None:
         assert run_json(tmp_path, seed)["status"] == "finished"
 
 
+def test_of_two_starts_at_once_neither_writes_into_the_others_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Here the second begins both seeds while the first is between its two."""
+    begin, others = seed_record.SeedRecord.begin, list[Recorder]()
+
+    def begin_late(self: seed_record.SeedRecord) -> None:
+        if self.folder.name == "seed-2" and not others:
+            monkeypatch.setattr(seed_record.SeedRecord, "begin", begin)
+            others.append(record(tmp_path))
+        begin(self)
+
+    monkeypatch.setattr(seed_record.SeedRecord, "begin", begin_late)
+    for run in (record(tmp_path), *others):
+        with pytest.raises(UsageError, match="was started again by another process"):
+            log(run, 10, [1.0, 2.0])
+    written = [*tmp_path.glob("*/updates.csv")]
+    assert all(len(path.read_text().splitlines()) == 2 for path in written)
+
+
+def test_the_row_that_shows_a_divergence_is_there_before_the_status(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A process that is killed between the two has explained what it says."""
+    run, write = record(tmp_path, [1]), seed_record.write_atomically
+    rows = list[list[str]]()
+
+    def noted(path: Path, content: bytes) -> None:
+        rows.append(lines(tmp_path, 1, "updates.csv"))
+        write(path, content)
+
+    monkeypatch.setattr(seed_record, "write_atomically", noted)
+    log(run, 10, [np.nan])
+    assert rows[0][-1] == "10,5,nan"
+
+
+def test_an_error_is_recorded_of_every_seed_that_can_be_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another's folder may be gone, or a seed's end itself be what failed."""
+    run = record(tmp_path / "gone")
+    (tmp_path / "gone" / "seed-1" / "run.json").unlink()
+    run.fail(ArithmeticError("fell"))
+    assert run_json(tmp_path / "gone", 2)["status"] == "failed"
+
+    def write_manifest(folder: Path, content: bytes) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(seed_record, "write_manifest", write_manifest)
+    run = record(tmp_path / "full")
+    with pytest.raises(OSError, match="No space"):
+        run.finish()
+    run.fail(OSError(28, "No space left on device"))
+    assert run_json(tmp_path / "full", 1)["status"] == "failed"
+
+
 def test_a_run_is_claimed_before_its_files_change(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
