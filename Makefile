@@ -25,8 +25,10 @@ BESIDE := --numprocesses $(shell expr $$(getconf _NPROCESSORS_ONLN) + 2) --maxpr
 
 ## Train A2C on two tasks with ten seeds, then SAC on one with four (about 11 minutes on two cores).
 reproduce: venv
-	$(BIN)/python -m reproduce a2c classic --tasks CartPole-v1 Acrobot-v1 --num-seeds 10
-	$(BIN)/python -m reproduce sac classic --like sb3_control --tasks Pendulum-v1 --num-seeds 4
+	$(BIN)/python -m reproduce a2c classic --tasks CartPole-v1 Acrobot-v1 --num-seeds 10 \
+		--runs-dir runs/first
+	$(BIN)/python -m reproduce sac classic --like sb3_control --tasks Pendulum-v1 --num-seeds 4 \
+		--runs-dir runs/first
 
 ## Build .venv; does nothing if it is up to date.
 venv: $(VENV)/.installed
