@@ -80,7 +80,7 @@ def losses(
     entropies: Float[Tensor, "T N"],
     values: Float[Tensor, "T N"],
     rows: "Rows",
-    clip: float | Tensor,
+    clip: Any,
     clips_values: bool,
 ) -> tuple[Float[Tensor, ""], Float[Tensor, ""], Float[Tensor, ""]]:
     """Return policy loss (Eq. 7 with a minus), squared error of V, entropy in nats (Eq. 9).
@@ -301,7 +301,7 @@ def update(
     rows: Rows,
     memory: Float[Tensor, "B M"],
     learning_rate: float | Tensor,
-    clip: float | Tensor,
+    clip: Any,
 ) -> Float[Tensor, " K"]:
     """Make one gradient step on one minibatch (Algorithm 1).
 
