@@ -54,6 +54,7 @@ lock: venv
 	$(LOCK)base.txt pyproject.toml --constraint requirements/dev.txt
 	$(LOCK)tracking.txt pyproject.toml --constraint requirements/dev.txt --extra tracking
 	$(LOCK)peers.txt --group peers --constraint requirements/dev.txt
+	$(LOCK)release.txt --group release
 
 ## Install Debian's Chromium, unless there is such a browser, for the tests of pages; needs root.
 browser:
@@ -125,7 +126,7 @@ site: venv
 ## Make the beginning of one published run of every agent again, byte by byte, as many at once as
 ## there are cores (a minute): the rows of its first two seconds, or the first one.
 verify: venv
-	echo a2c acer acer_continuous impala ppo sac sac_alf sac_discrete sac_value | xargs -n 1 \
+	$(BIN)/python -c "import agents; print(*agents.AGENTS)" | xargs -n 1 \
 		-P $$(getconf _NPROCESSORS_ONLN) $(BIN)/python -m reproduce verify --seconds 2
 
 ## Benchmarks, without the type checks of the tests; their times go to .benchmarks/speed.json.

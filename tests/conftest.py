@@ -18,6 +18,8 @@ import pytest
 import torch
 from xdist.scheduler import LoadScopeScheduling
 
+pytest.register_assert_rewrite("tests.messages")  # a wrong message shows both texts
+
 from tests import messages
 from tests.golden.trees import MISSING
 

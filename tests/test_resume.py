@@ -29,6 +29,7 @@ from tests.agents.trainings import module_of
 from tests.flags import flags
 from tests.runs import Killed, repeatable, run_json, tree
 
+pytestmark = pytest.mark.usefixtures("unchecked")
 REPORTS: dict[str, Any] = {"device": "cpu", "evaluation_episodes": 1}
 STEPS = REPORTS | {"seeds": (3, 4), "env_steps": 120, "num_envs": 2, "hidden_sizes": (16, 16)}
 STEPS |= {"batch_size": 8, "learning_starts": 30, "log_interval": 30, "evaluation_interval": 60}
@@ -82,7 +83,6 @@ def train(config: Any, directory: Path) -> Recorder:
     return recorder
 
 
-@pytest.mark.usefixtures("unchecked")
 @pytest.mark.parametrize("agent", those("sac", "sac_alf", "a2c", "impala", "acer"))
 def test_a_training_cut_at_any_step_ends_with_the_same_bytes(
     agent: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -128,7 +128,6 @@ def test_a_training_cut_at_any_step_ends_with_the_same_bytes(
     assert repeatable(tmp_path / "cut") == expected
 
 
-@pytest.mark.usefixtures("unchecked")
 @pytest.mark.parametrize("agent", those("sac", "a2c", "impala", "acer_continuous"))
 def test_an_extended_run_has_the_bytes_of_one_that_was_longer_from_the_start(
     agent: str, tmp_path: Path
@@ -160,7 +159,6 @@ def stopped_at_a_log(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
             yield
 
 
-@pytest.mark.usefixtures("unchecked")
 @pytest.mark.parametrize("agent", those("sac", "a2c", "impala", "acer", "acer_continuous"))
 def test_a_killed_run_goes_on_to_a_nearer_end(
     agent: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
@@ -187,7 +185,6 @@ def test_a_killed_run_goes_on_to_a_nearer_end(
     assert tree(tmp_path / "past") == before
 
 
-@pytest.mark.usefixtures("unchecked")
 @pytest.mark.parametrize(("begun", "asked"), [("1", "1 2"), ("1", "2 1"), ("1 2", "2")])
 def test_other_seeds_do_not_replace_a_killed_run(
     begun: str, asked: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -209,7 +206,6 @@ def test_other_seeds_do_not_replace_a_killed_run(
     assert sac.main([*command, "--log-interval=45", "--seeds", *begun.split()]) == 0
 
 
-@pytest.mark.usefixtures("unchecked")
 def test_seeds_killed_as_they_ended_go_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """One has finished and stays; the other ends the same, or is trained alone by another torch."""
     command = ["--task=Pendulum-v1", "--device=cpu", "--seeds", "1", "2", "--evaluation-episodes=1"]
@@ -251,7 +247,6 @@ def test_seeds_killed_as_they_ended_go_on(tmp_path: Path, monkeypatch: pytest.Mo
         sac.main([*command, f"--out={other}"])
 
 
-@pytest.mark.usefixtures("unchecked")
 def test_a_run_that_cannot_be_extended_is_refused_and_left_as_it_is(tmp_path: Path) -> None:
     """Without its checkpoint, with other settings or in other company it would be another run."""
     command = ["--task=CartPole-v1", "--device=cpu", "--evaluation-rule=sampled"]
@@ -278,7 +273,6 @@ def test_a_run_that_cannot_be_extended_is_refused_and_left_as_it_is(tmp_path: Pa
     assert (record["config"]["env_steps"], len(record["resumed_at"])) == (800, 1)
 
 
-@pytest.mark.usefixtures("unchecked")
 @pytest.mark.parametrize(("agent", "number"), [("sac", signal.SIGINT), ("impala", signal.SIGTERM)])
 def test_a_command_that_is_asked_to_stop_writes_a_checkpoint(
     agent: str,
@@ -320,7 +314,6 @@ def test_a_command_that_is_asked_to_stop_writes_a_checkpoint(
     assert repeatable(tmp_path / "cut") == repeatable(tmp_path / "whole")
 
 
-@pytest.mark.usefixtures("unchecked")
 @pytest.mark.parametrize("lives", [1, pytest.param(15, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("agent", those("sac", "impala"))
 def test_a_command_killed_at_random_moments_ends_with_the_same_bytes(

@@ -1,5 +1,6 @@
 """Whose code runs where this project is tested and released, and what it may do."""
 
+import json
 import re
 import subprocess
 import tomllib
@@ -80,6 +81,13 @@ def test_a_workflow_runs_pinned_actions_and_may_only_read(path: Path) -> None:
     assert writes == may_write.get(path.name, [])
 
 
+@pytest.mark.parametrize("path", WORKFLOWS, ids=lambda path: path.name)
+def test_a_workflow_installs_what_was_pinned_by_its_hash(path: Path) -> None:
+    """But for torch and the project's own wheel, which bring no other package."""
+    for line in re.findall(r".*pip install .*", path.read_text()):
+        assert "--require-hashes" in line or "--no-deps" in line, line
+
+
 def test_another_index_gives_torch_and_nothing_else() -> None:
     """With an extra index, whoever has a higher version of any package there would be installed."""
     for path in (*WORKFLOWS, ROOT / "Makefile"):
@@ -88,7 +96,12 @@ def test_another_index_gives_torch_and_nothing_else() -> None:
     assert [line for line in lines if "elsewhere" in line] == lines[:1]
     torch = "--no-deps --index-url https://elsewhere --requirement requirements/torch.txt"
     assert lines[0].endswith(torch)
-    assert re.fullmatch(r"#.*\ntorch==\S+\n", (ROOT / "requirements" / "torch.txt").read_text())
+    pinned = re.fullmatch(r"#.*\ntorch==(\S+)\n", (ROOT / "requirements/torch.txt").read_text())
+    assert pinned
+    counted = json.loads((ROOT / "results/throughput/exact.json").read_text())["torch"]
+    assert pinned[1] == counted, (
+        "python -m reproduce throughput --update"
+    )  # else nothing is compared
 
 
 @pytest.mark.parametrize("target", ["venv", ".venv/.tracking", "peers"])

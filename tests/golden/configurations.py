@@ -105,7 +105,6 @@ TABLE: dict[str, dict[str, str]] = {
         "classic, two seeds, cut": (
             "classic rl_zoo CLASSIC task=CartPole-v1 seeds=(1,2) evaluation_episodes=2 cut"
         ),
-        "classic, in full": "classic rl_zoo task=Acrobot-v1 env_steps=800",
         "classic, continuous, the rate reaches 0": (
             "classic rl_zoo CLASSIC task=Pendulum-v1 activation=relu shared_trunk=True "
             "reward_normalisation=none learning_rate_decay_steps=700 rmsprop_epsilon_in_root=True "
@@ -120,10 +119,6 @@ TABLE: dict[str, dict[str, str]] = {
             "mujoco tianshou_v3 task=HalfCheetah-v4 env_steps=800 log_interval=200 "
             "evaluation_interval=800"
         ),
-        "mujoco-small, tianshou_v3, cut": (
-            "mujoco-small tianshou_v3 MUJOCO task=Reacher-v4 time_limit_is_terminal=True "
-            "seeds=(8,) cut"
-        ),
         "frames, nnabla_rl, evaluated": "atari-7 nnabla_rl FRAMES learning_rate_decay_steps=320",
         "frames, bfloat16": "atari-7 openai_baselines FRAMES env_steps=100 bfloat16=True",
         "frames, sticky, two trunks": (
@@ -136,7 +131,6 @@ TABLE: dict[str, dict[str, str]] = {
             "classic rl_zoo CLASSIC task=CartPole-v1 seeds=(1,2) evaluation_episodes=2 "
             "evaluation_rule=sampled cut"
         ),
-        "classic, in full": "classic sb3_control task=Acrobot-v1 env_steps=800",
         "classic, continuous, the rate and the clip reach 0": (
             "classic rl_zoo CLASSIC task=Pendulum-v1 activation=relu shared_trunk=True "
             "reward_normalisation=none learning_rate_decay_steps=700 decay_clip=True "
@@ -153,7 +147,6 @@ TABLE: dict[str, dict[str, str]] = {
             "normalise_observations=False env_steps=32"
         ),
         "frames, small": "atari-7 tuned FRAMES unroll_length=8 num_minibatches=4 env_steps=64 cut",
-        "frames, openai_baselines": "atari openai_baselines FRAMES unroll_length=8 env_steps=64",
     },
     "impala": {
         "frames, shallow": "atari-7 paper FRAMES env_steps=240",
@@ -163,11 +156,6 @@ TABLE: dict[str, dict[str, str]] = {
             "atari-7 rllib_2018 FRAMES task=SpaceInvaders-v5 num_minibatches=2 env_steps=200"
         ),
         "frames, rllib_speedrun": "atari-7 rllib_speedrun FRAMES num_minibatches=2 env_steps=200",
-        "classic, two seeds, cut": (
-            "classic tuned CLASSIC unroll_length=8 seeds=(1,2) evaluation_rule=sampled "
-            "evaluation_episodes=2 cut"
-        ),
-        "classic, in full": "classic tuned task=Acrobot-v1 env_steps=1600",
         "classic, far behind, adam, cut": (
             "classic tuned CLASSIC unroll_length=8 policy_lag=3 optimiser=adam activation=relu "
             "initialisation=glorot_uniform learning_rate_decay_steps=0 max_gradient_norm=None cut"
@@ -191,11 +179,6 @@ TABLE: dict[str, dict[str, str]] = {
         ),
     },
     "acer": {
-        "classic, two seeds, cut": (
-            "classic tuned CLASSIC REPLAY seeds=(1,2) evaluation_rule=sampled "
-            "evaluation_episodes=2 cut"
-        ),
-        "classic, in full": "classic tuned task=Acrobot-v1 env_steps=1600",
         "classic, pfrl_control, CartPole": "classic pfrl_control env_steps=800",
         "classic, ChainerRL's choices": (
             "classic tuned CLASSIC REPLAY task=MountainCar-v0 statistics=logits "
@@ -321,9 +304,6 @@ TABLE: dict[str, dict[str, str]] = {
         ),
     },
     "sac_discrete": {
-        "classic, two seeds, cut": (
-            "classic tuned SAC task=CartPole-v1 seeds=(1,2) num_envs=1 evaluation_episodes=2 cut"
-        ),
         "classic, in full": (
             "classic tuned task=Acrobot-v1 learning_starts=160 env_steps=320 log_interval=80 "
             "evaluation_interval=160"

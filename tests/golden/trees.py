@@ -4,6 +4,7 @@ import dataclasses
 import importlib
 import json
 import platform
+import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -128,7 +129,12 @@ def store(agent: str, runs: Orders, ours: Checksums) -> None:
             if each["machine"] != machine()
         ]
     content[agent] = {"behaviour": number, "runs": runs, "made": made}
-    write_atomically(STORED, json.dumps(content, indent=1).encode() + b"\n")
+    text = re.sub(r"\{[^{}]*\}", _on_one_line, json.dumps(content, indent=1))
+    write_atomically(STORED, text.encode() + b"\n")
+
+
+def _on_one_line(innermost: re.Match[str]) -> str:
+    return json.dumps(json.loads(innermost[0]))
 
 
 def differences(theirs: Mapping[str, Any], ours: Mapping[str, Any]) -> list[str]:
