@@ -20,8 +20,8 @@ from xdist.scheduler import LoadScopeScheduling
 
 pytest.register_assert_rewrite("tests.messages")  # a wrong message shows both texts
 
-from tests import messages
-from tests.golden.trees import MISSING
+from tests import messages  # noqa: E402
+from tests.golden.trees import MISSING  # noqa: E402
 
 DOOR, ROOM = Path(__file__), Path(__file__).parents[1] / "pyproject.toml"
 """Files whose locks the turns are; nothing is written."""
