@@ -33,8 +33,7 @@ Deviations from the paper, and details it leaves open:
 4. Bounds of the log standard deviation, evaluation and warm-up (`BY_TASK`) are as in nnabla_rl's
    reproduction. The paper scores one episode every 1,000 steps. The authors' code takes as many
    random actions, but learns from step 1,000 on (haarnoja/sac@8258e33:examples/variants.py:266).
-5. The policy may be updated less often than V and critics (`policy_period`); the paper does not.
-   All else is as in `agents/sac.py`, numbers 1, 2, 6 and 7.
+5. All else is as in `agents/sac.py`, numbers 1, 2, 6 and 7.
 """
 
 import copy
@@ -143,8 +142,6 @@ class Config(TransitionConfig):
     """Factor on rewards before learning, the inverse of a temperature; None: as in `BY_TASK`."""
     learning_starts: Whole | None = None
     """Uniformly random environment steps before the first update; None: as in `BY_TASK`."""
-    policy_period: Count = 1
-    """Updates of V and critics per actor update."""
     target_period: Count = 1
     """Updates of V per update of its slow copy."""
 
@@ -244,7 +241,7 @@ def update(
         config: the run's settings.
         batch: sampled transitions.
         noise: standard normal draws, `[2, S, B, A]`: for V's targets, and for the actor.
-        num_updates: updates made before this one, which the periods count.
+        num_updates: updates made before this one, which `target_period` counts.
 
     Returns:
         diagnostics by name, each `[S]`, on the learner's device.
@@ -263,13 +260,12 @@ def update(
     minimise(losses, learner.critic_optimiser)
     metrics = {"value_loss": value_losses.detach(), "critic_loss": losses.detach()}
     metrics |= {"value": values.detach().mean(-1), "q_value": q_values.detach().mean((1, 2))}
-    if num_updates % config.policy_period == 0:
-        actions, log_probs = squash(*policy, noise[1])
-        with learner.critics.frozen():
-            q_values = learner.critics(torch.cat([batch.obs, actions], -1)).squeeze(-1)
-        losses = actor_loss(log_probs, q_values)
-        minimise(losses, learner.actor_optimiser)
-        metrics |= {"actor_loss": losses.detach(), "entropy": -log_probs.detach().mean(-1)}
+    actions, log_probs = squash(*policy, noise[1])
+    with learner.critics.frozen():
+        q_values = learner.critics(torch.cat([batch.obs, actions], -1)).squeeze(-1)
+    losses = actor_loss(log_probs, q_values)
+    minimise(losses, learner.actor_optimiser)
+    metrics |= {"actor_loss": losses.detach(), "entropy": -log_probs.detach().mean(-1)}
     if (num_updates + 1) % config.target_period == 0:
         learner.target_value.follow(learner.value, config.tau)
     return metrics

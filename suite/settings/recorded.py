@@ -8,9 +8,8 @@ from typing import Any
 REMOVED: Mapping[str, Sequence[Any]] = {
     "evaluate_beside": (False, True),
     "separate_optimisers": (False,),
-    "device_draws": (False,),
     **{"count_warm_up": (True,), "compensate_policy_period": (True,), "entropy_in_target": (True,)},
-    **{"max_log_alpha": (None,), "action_gradient_clip": (None,)},
+    **{"max_log_alpha": (None,), "action_gradient_clip": (None,), "policy_period": (1,)},
 }
 """Settings of older records that are gone, and the values with which a run is as it is today."""
 
