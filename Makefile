@@ -89,7 +89,8 @@ test-gpu: $(if $(filter $(BIN)/python,$(GPU_PYTHON)),venv)
 	exit $$status
 
 ## What continuous integration runs: format, lint, then types, published tables and pages, and the
-## site, each on one core; one published run of every agent made again, tests.
+## site, each on one core; one published run of every agent made again, if its processor is this one's;
+## tests.
 check: format lint
 	$(MAKE) --jobs=2 --output-sync=target types up-to-date site
 	$(MAKE) verify test-all
