@@ -662,7 +662,7 @@ def train(config: Config, recorder: Recorder) -> Learner:
     def store(obs: np.ndarray, actions: np.ndarray, step: Step) -> None:
         replay.store(obs, actions, step, scale=config.reward_scale)
         draws.add(replay.newest)
-        memory.note(None, step.terminations | step.truncations)
+        memory.note(None, step.ends)
 
     def learn(number: int, rows: Tensor, noise: Tensor) -> dict[str, Tensor]:
         batch, counts = replay.sequences(rows, config.td_steps)

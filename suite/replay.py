@@ -138,7 +138,7 @@ class HistoryReplay(Replay):
         parts = step.reward_parts if step.reward_parts.size else step.rewards[..., None]
         outcome = (step.rewards * scale, step.terminations, step.next_obs, parts * scale)
         self.add(obs, rows, *outcome, self._previous)
-        ends = (step.terminations | step.truncations)[..., None]
+        ends = step.ends[..., None]
         first = rows.shape[-1] - self._previous.shape[-1] + 1  # of the continuous action
         kept = np.where(ends, 0.0, rows[..., first:])
         self._previous = np.concatenate([kept, ends], axis=-1, dtype=np.float32)

@@ -65,7 +65,7 @@ class StepReplay:
         oldest = self._stack - 1
         ages = np.minimum(self._ages[rows] + 1, oldest)
         self._append(envs, step.next_obs.reshape(-1, *step.next_obs.shape[2:]), ages)
-        ended = np.flatnonzero(step.terminations | step.truncations)
+        ended = np.flatnonzero(step.ends)
         if len(ended):
             ages = np.where(step.episode_ends.ravel(), 0, np.minimum(ages + 1, oldest))
             first = step.obs.reshape(-1, *step.obs.shape[2:])[ended]

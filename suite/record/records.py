@@ -10,7 +10,7 @@ import re
 from collections.abc import Mapping
 from functools import lru_cache
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, get_args
 
 from suite.base.errors import UsageError
 from suite.base.files import read_json
@@ -18,7 +18,7 @@ from suite.envs.tasks import SUITES, folder_of, tasks_in
 from suite.record.manifest import BEST, MANIFEST, damage
 from suite.settings.config import MOST_STEPS
 
-STATUSES = ("running", "finished", "diverged", "failed")
+Status = Literal["running", "finished", "diverged", "failed"]
 ENDED = ("finished", "diverged")
 TYPES = {"task": str, "seed": int, "machine": dict, "versions": dict, "resumed_at": list}
 TYPES |= {"log_tail": list}
@@ -84,7 +84,7 @@ def _read(directory: Path) -> dict[str, Any] | None:
     if not isinstance(record, dict) or not isinstance(record.get("config"), dict):
         return None
     typed = all(isinstance(record.get(key, kind()), kind) for key, kind in TYPES.items())
-    named = {"task", "seed"} <= record.keys() and record.get("status") in STATUSES
+    named = {"task", "seed"} <= record.keys() and record.get("status") in get_args(Status)
     typed &= _is_number(record["config"].get("env_steps"), int, MOST_STEPS)
     typed &= record.get("wall_seconds") is None or _is_number(record["wall_seconds"], float, 10**12)
     return record if typed and named else None

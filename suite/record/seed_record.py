@@ -9,7 +9,7 @@ import shutil
 import sys
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 
@@ -27,12 +27,11 @@ from suite.base.files import (
     write_json,
 )
 from suite.record.manifest import FILES, TABLES, stamp, write_manifest
-from suite.record.records import LARGEST_RECORD
+from suite.record.records import LARGEST_RECORD, Status
 from suite.settings.command_line import printable
 
 ENDS = ("status", "error", "ended_at", "wall_seconds")
 """Entries of `run.json` that change when a seed ends."""
-Status = Literal["running", "finished", "diverged", "failed"]
 
 
 class SeedRecord:
