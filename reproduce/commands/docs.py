@@ -96,18 +96,19 @@ def _verdict(cell: Mapping[str, Any]) -> str:
 
 
 def scores() -> str:
-    """Return the decided scores with the most steps, and the counts of all verdicts."""
+    """Return each agent's decided scores with the most steps, and the counts of all verdicts."""
     every = Counter(cell["verdict"] for cell in cells())
     counts = ", ".join(f"{count} `{verdict}`" for verdict, count in every.most_common())
     p_values = np.array([cell["p_below"] for cell in cells()], np.float64)
     stays = np.count_nonzero(holm(p_values) <= LEVEL)
     decided = [cell for cell in cells() if cell["verdict"] in DECIDED]
-    longest = sorted(decided, key=lambda cell: -cell["env_steps"])[:6]
-    rows = [_scores(cell) for cell in longest]
+    longest = sorted(decided, key=lambda cell: -cell["env_steps"])
+    by_agent = [[c for c in longest if c["agent"] == agent][:2] for agent in agents.AGENTS]
+    rows = [_scores(cell) for own in by_agent for cell in own]
     said = f"All {len(cells())} verdicts: {counts}. Holm's adjustment over all "
     said += f"{np.count_nonzero(~np.isnan(p_values))} tests leaves {stays} `below`. Of "
-    said += f"{len(decided)} decided tasks, the {len(rows)} with most steps; in brackets, the "
-    return f"{said}reference's progress by that step:\n\n{table(SCORES, rows)}"
+    said += f"{len(decided)} decided tasks, each agent's two with most steps (and the reference's "
+    return f"{said}progress by then):\n\n{table(SCORES, rows)}"
 
 
 def results(which: str = "") -> str:
