@@ -330,8 +330,7 @@ def update(
         beyond = (log_ratios.expm1().abs() > clip).float()
         kls = log_ratios.expm1() - log_ratios  # an unbiased estimate, never below 0
         of_rows = torch.stack([kls, beyond, rows.returns, rows.returns - values]).double()
-        _, _, target, residual = of_rows
-        of_rows = torch.cat([of_rows, torch.stack([target, residual]).square()])
+        of_rows = torch.cat([of_rows, of_rows[2:].square()])  # the last two are MOMENTS' first
         means = (of_rows * rows.valid).sum((1, 2)) / rows.valid.sum().clamp(min=1)
         of_update = torch.stack([policy_loss, value_loss, entropy, norm])
         return torch.cat([of_update.double(), means])  # METRICS, MOMENTS
