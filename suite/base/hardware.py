@@ -126,6 +126,11 @@ def find_device(name: str, *, tf32: bool = False) -> Any:
     return torch.device(name)
 
 
+def chosen_device(name: str) -> str:
+    """Return the name of a device; of `auto`, the one that it chooses here."""
+    return find_device(name).type if name == "auto" else name
+
+
 def _num_gpus() -> tuple[int, str]:
     """Return how many GPUs torch can use; if none, why, where torch says so."""
     import torch

@@ -107,15 +107,19 @@ class Journal:
 
         Numbers are counters and sums outside the `state`, `env_steps` first; `resume` returns them.
         """
-        self._write_pending(sync=True)
-        tensors: dict[str, Tensor] = {}
-        content = {
-            **self._recorder.checkpoint((self._num_bytes, self._sum.hexdigest())),
-            "environments": self._env.digest(),
-            "numbers": list(numbers),
-            "state": pack(self._state, tensors, "state"),
-        }
-        write_snapshot(self._folder, Snapshot(content, tensors))
+        try:
+            self._write_pending(sync=True)
+            tensors: dict[str, Tensor] = {}
+            content = {
+                **self._recorder.checkpoint((self._num_bytes, self._sum.hexdigest())),
+                "environments": self._env.digest(),
+                "numbers": list(numbers),
+                "state": pack(self._state, tensors, "state"),
+            }
+            write_snapshot(self._folder, Snapshot(content, tensors))
+        except FileNotFoundError:
+            self._recorder.check_ours()  # another process that began these runs removed a file
+            raise
         self._saved_at = time.perf_counter()
         self._recorder.clock.start()
         if self._recorder.is_stopping:

@@ -291,8 +291,12 @@ def status_of(config: Any, directory: Path, seed: int) -> Status | None:
     ours = json.loads(json.dumps(dataclasses.asdict(config)))
     settings = record.get("config")
     free = dict.fromkeys((*WITHOUT_EFFECT, "seeds"))
+
+    def counting(settings: dict[str, Any]) -> dict[str, Any]:
+        return {**settings, "device": hardware.chosen_device(settings["device"]), **free}
+
     same = isinstance(settings, dict) and (
-        {**recorded_settings(type(config), settings), **free} == {**ours, **free}
+        counting(recorded_settings(type(config), settings)) == counting(ours)
     )
     ended = record.get("status") in ("finished", "diverged") and same
     return record["status"] if ended else None

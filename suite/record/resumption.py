@@ -9,7 +9,6 @@ from suite.base import hardware
 from suite.base.errors import UnreadableError, UsageError
 from suite.base.files import CHECKPOINT, extent
 from suite.record.manifest import TABLES
-from suite.record.records import ENDED
 from suite.record.seed_record import (
     ENDS,
     SeedRecord,
@@ -56,7 +55,8 @@ def find(folder: Path, identity: Mapping[str, Any], seeds: Sequence[SeedRecord])
 def _refuse_others_progress(seed: SeedRecord) -> None:
     """Refuse to begin a seed that a killed command trained together with others than this one.
 
-    That command can go on if its seeds have not ended and it left a checkpoint.
+    That command can go on if it left a checkpoint, none of its seeds has finished and not all have
+    diverged.
     """
     from suite.resume.snapshot import DESCRIPTION  # imports torch
 
@@ -66,10 +66,13 @@ def _refuse_others_progress(seed: SeedRecord) -> None:
         return
     folders = [seed.folder.with_name(f"seed-{other}") for other in others]
     group = [read_entries(folder) for folder in folders]
+    statuses = {each.get("status") for each in group}
     can_go_on = (
         (folders[0] / CHECKPOINT / DESCRIPTION).exists()
         and all(before.get(key) == now[key] for key in ("sources", "versions", "machine"))
-        and all(_seeds_of(each) == others and each["status"] not in ENDED for each in group)
+        and all(_seeds_of(each) == others for each in group)
+        and "finished" not in statuses
+        and statuses != {"diverged"}
     )
     if can_go_on:
         raise UsageError(
@@ -94,8 +97,8 @@ def identity_of(run: Mapping[str, Any], seeds: Sequence[SeedRecord]) -> dict[str
     Settings `WITHOUT_EFFECT` may be others.
     """
     first, config = seeds[0].entries, dict(run.get("config", {}))
-    if config.get("device") == "auto":
-        config["device"] = hardware.find_device("auto").type
+    if "device" in config:
+        config["device"] = hardware.chosen_device(config["device"])
     machine, elsewhere = first["machine"], ("env_steps", *WITHOUT_EFFECT)
     gpu = [machine["gpu"], machine["gpu_driver"]] if config.get("device") != "cpu" else []
     identity = {
@@ -120,8 +123,7 @@ def _fit(
         if snapshot is None or not any(seed.is_running for seed in seeds):
             return None, "", False
         past, changes = _other_run(snapshot.content, identity)
-        changed = f"its checkpoint was made with other {', '.join(changes)}" if changes else ""
-        misfit = past or changed or _damage(snapshot.content, folder, seeds)
+        misfit = past or _in_words(changes, identity) or _damage(snapshot.content, folder, seeds)
     except UsageError as error:
         return None, str(error), False
     except (FileNotFoundError, *BROKEN) as error:
@@ -130,6 +132,14 @@ def _fit(
         raise UnreadableError(f"cannot read {error.filename or folder}: {error.strerror}") from None
     has_other_settings = not ("sources" in changes or CIRCUMSTANCES.issuperset(changes))
     return snapshot, misfit, bool(past) or has_other_settings
+
+
+def _in_words(changes: Sequence[str], identity: Mapping[str, Any]) -> str:
+    """Say what a checkpoint has another of than this command; empty if nothing."""
+    if [*changes] == ["keep_best"]:
+        without, fix = ("out", "omit") if "keep_best" in identity else ("", "add")
+        return f"it was begun with{without} --keep-best: {fix} it"
+    return f"its checkpoint was made with a different {', '.join(changes)}" if changes else ""
 
 
 def _other_run(content: Mapping[str, Any], identity: Mapping[str, Any]) -> tuple[str, list[str]]:

@@ -69,6 +69,8 @@ class SeedRecord:
             write_json(self.folder / "run.json", self.entries)
             self.own()
         except OSError as error:
+            if isinstance(error, FileNotFoundError) and self.folder.is_dir():
+                raise self._displaced() from None  # who began it meanwhile removed a file of ours
             raise UsageError(f"cannot write to {self.folder}: {error.strerror}") from None
 
     def go_on(self, ends: Mapping[str, Any], files: Mapping[str, Any]) -> None:
@@ -157,7 +159,10 @@ class SeedRecord:
             lost = "was removed, or its disk: what was learned there is lost"
             raise UsageError(f"{self.folder} {lost}")
         if found != self._stamp:
-            raise UsageError(f"{self.folder} was started again by another process: this one stops")
+            raise self._displaced()
+
+    def _displaced(self) -> UsageError:
+        return UsageError(f"{self.folder} was started again by another process: this one stops")
 
 
 def is_finished(folder: Path, env_steps: int = 0) -> bool:

@@ -98,13 +98,17 @@ def test_a_run_goes_on_until_its_last_seed_has_diverged(tmp_path: Path) -> None:
 # Scores
 
 
-def test_a_seed_has_ended_whatever_cores_it_used(tmp_path: Path) -> None:
-    """Started again with other threads it is not trained anew: only results decide."""
+def test_a_seed_has_ended_whatever_cores_it_used(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Only results decide, so the device may be named, or chosen by `auto`."""
     config = small()
     run = {"agent": "mine", "task": config.task, "config": asdict(config)}
     Recorder(tmp_path, run, config.seeds).finish()
     assert status_of(replace(config, env_threads=3), tmp_path, 4) == "finished"
     assert status_of(replace(config, gamma=0.5), tmp_path, 4) is None
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    assert status_of(replace(config, device="auto"), tmp_path, 4) == "finished"
 
 
 def weights_of(i: int) -> dict[str, torch.Tensor]:

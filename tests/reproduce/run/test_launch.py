@@ -10,6 +10,7 @@ import signal
 import sys
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -185,6 +186,8 @@ def test_a_shorter_run_that_cannot_go_on_is_left(tmp_path: Path, stand_in: Stand
     assert tree(folder) == before
     (folder / "checkpoint").mkdir()
     check_extensions(plan, plan.runs())
+    with pytest.raises(UsageError, match="it was begun without --keep-best"):
+        check_extensions(replace(plan, keep_best=True), plan.runs())
     stand_in({1: CRASH})
     (row,) = launch(plan, ignore).rows
     assert row.state == "failed"

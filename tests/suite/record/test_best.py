@@ -103,7 +103,7 @@ def test_a_run_that_keeps_its_best_goes_on_with_it_alone(tmp_path: Path) -> None
     """Extended without the flag it would lose the best policy, and could not have it again."""
     train(a2c, tmp_path)
     words = flags({**SHORT, **AGENTS[a2c], "env_steps": 2 * SHORT["env_steps"]})
-    with pytest.raises(UsageError, match="was made with other keep_best"):
+    with pytest.raises(UsageError, match="was begun with --keep-best: add it"):
         a2c.main([*words, "--out", str(tmp_path)])
     assert [*tmp_path.glob(f"seed-*/{BEST}/policy.json")]
 

@@ -43,7 +43,7 @@ class Run:
         gamma: float = 0.5,
         device: str = "cpu",
     ) -> None:
-        config = {"gamma": gamma, "device": device}
+        config = {"gamma": gamma, "device": device, "seeds": [*seeds]}
         run = {"agent": "toy", "task": task, "config": config, "command": "python"}
         self.recorder = Recorder(folder, run, seeds)
         self.env = VectorEnv(
@@ -292,7 +292,7 @@ def test_another_run_does_not_take_the_place_of_an_unfinished_one(tmp_path: Path
     (tmp_path / "seed-1" / ".run.json.1.tmp").touch()
     before = tree(tmp_path)
     with pytest.raises(
-        UsageError, match=r"an unfinished run .*other gamma\): choose another --out"
+        UsageError, match=r"an unfinished run .*different gamma\): choose another --out"
     ):
         Run(tmp_path, gamma=0.9)
     assert tree(tmp_path) == before
@@ -301,16 +301,13 @@ def test_another_run_does_not_take_the_place_of_an_unfinished_one(tmp_path: Path
 def test_a_run_in_other_circumstances_begins_anew(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Other sources, packages, processors and groups would not give the same bytes."""
-    cut(tmp_path / "seeds", seeds=(1, 2))
-    assert Run(tmp_path / "seeds").recorder.snapshot is None
-    assert "other seeds" in capsys.readouterr().err
+    """Other sources, packages and processors would not give the same bytes."""
     for name in ("sources", "versions"):
         cut(tmp_path / name)
         with monkeypatch.context() as patch:
             patch.setattr(f"suite.base.hardware.{name}", lambda *agent: {"other": "one"})
             assert Run(tmp_path / name).recorder.snapshot is None
-        assert f"other {name}" in capsys.readouterr().err
+        assert f"different {name}" in capsys.readouterr().err
         assert not (tmp_path / name / "seed-1" / "checkpoint").exists()
 
 
@@ -353,6 +350,21 @@ def test_a_diverged_seed_stays_diverged_and_the_other_goes_on(tmp_path: Path) ->
         assert repeatable(folder) == repeatable(tmp_path / "whole")
         if stops == 35:
             assert run_json(folder, 1)["ended_at"] == before["ended_at"]
+
+
+@pytest.mark.parametrize("seeds", [(2,), (1,), (1, 2, 3)])
+@pytest.mark.parametrize("diverges", [-1, 15])
+def test_a_killed_group_keeps_its_progress(
+    diverges: int, seeds: Sequence[int], tmp_path: Path
+) -> None:
+    """Other groups of its seeds are refused, though one seed has diverged: the other can go on."""
+    run = Run(tmp_path, seeds=(1, 2))
+    with pytest.raises(Killed):
+        run.play(35, diverges=diverges)
+    before = tree(tmp_path)
+    with pytest.raises(UsageError, match="holds an unfinished run of --seeds 1 2: go on with them"):
+        Run(tmp_path, seeds=seeds)
+    assert tree(tmp_path) == before
 
 
 def test_time_goes_on_where_the_checkpoint_was_made(
@@ -427,3 +439,21 @@ def test_a_run_that_was_begun_anew_gets_no_actions_of_the_older_process(
     assert again.recorder.snapshot.content["numbers"] == [SAVES[-1]]
     again.play()
     assert repeatable(tmp_path / "cut") == whole
+
+
+def test_a_process_whose_run_is_begun_anew_says_so_even_while_it_writes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The newer one removes the file that the older is about to rename."""
+    old, synced, newer = Run(tmp_path), os.fsync, list[Run]()
+
+    def begin_anew(descriptor: int) -> None:
+        synced(descriptor)
+        if "tensors" in Path(f"/proc/self/fd/{descriptor}").readlink().name and not newer:
+            monkeypatch.setattr(os, "fsync", synced)
+            newer.append(Run(tmp_path))
+
+    monkeypatch.setattr(os, "fsync", begin_anew)
+    with pytest.raises(UsageError, match="started again by another process"):
+        old.play()
+    newer[0].play()
