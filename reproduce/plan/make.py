@@ -22,7 +22,7 @@ from reproduce.plan.status import NOT_SETTINGS, number_of
 from reproduce.words import counted
 from suite.base.errors import UsageError, nearest
 from suite.base.files import check_inside, write_json
-from suite.base.hardware import num_cores
+from suite.base.hardware import find_device, num_cores
 from suite.envs.tasks import Zero, baseline_scores, refuse_unimported
 from suite.record.recorder import refuse_no_evaluations
 from suite.record.records import read_record
@@ -68,6 +68,8 @@ def _decide(request: Request, cluster: Cluster | None = None) -> Plan:
         refuse_scoreless(dataclasses.replace(config, task=task, env_steps=count))
     if request.keep_best:
         refuse_no_evaluations(config)
+    if device == "cpu":
+        find_device(device, tf32=config.tf32)
     directory = source.folder(request.runs_dir)
     check_inside(request.runs_dir, directory)
     usual = number if isinstance(number, int) else spent.num_seeds

@@ -5,6 +5,7 @@ replay of frames is gigabytes. On a GPU it is the GPU's memory that must hold it
 it there.
 """
 
+import dataclasses
 import itertools
 import math
 import os
@@ -100,6 +101,10 @@ def keeps_on_gpu(plan: "Plan") -> bool:
     return plan.device != "cpu" and plan.config.keeps_on_device
 
 
+def _memory_bytes(plan: "Plan", task: str) -> int:
+    return dataclasses.replace(plan.config_of(task), device=plan.device).memory_bytes
+
+
 def demand_of(plan: "Plan", group: "Group") -> dict[str, float]:
     """Return the resources that a group takes, by Ray's names.
 
@@ -108,7 +113,7 @@ def demand_of(plan: "Plan", group: "Group") -> dict[str, float]:
     """
     gpus = sum(node.get("GPU", 0.0) for node in plan.cluster.nodes) if plan.cluster else 1.0
     share = 0.0 if plan.device == "cpu" else 1.0 / math.ceil(plan.workers / max(gpus, 1.0))
-    kept = 0 if keeps_on_gpu(plan) else plan.config_of(group.runs[0].task).memory_bytes
+    kept = 0 if keeps_on_gpu(plan) else _memory_bytes(plan, group.runs[0].task)
     return {
         "CPU": float(plan.preset.cores_per_run),
         "GPU": math.floor(share * 1e4) / 1e4,  # the finest share that Ray knows
@@ -127,7 +132,7 @@ def check_memory(plan: "Plan", runs: "Sequence[Run] | None" = None) -> None:
     there = min(map(gpu_memory_gib, gpus)) if gpus else machine()["memory_gib"]
     places = max(1, len(gpus))
     place = f"each of {places} GPUs" if places > 1 else "this GPU" if gpus else "this machine"
-    kept = {task: plan.config_of(task).memory_bytes / 2**30 for task in plan.tasks}
+    kept = {task: _memory_bytes(plan, task) / 2**30 for task in plan.tasks}
     sizes = sorted((len(each.runs) * kept[each.runs[0].task] for each in groups), reverse=True)
     at_once = math.ceil(min(plan.workers, len(groups)) / places)
     needed = sum(sizes[:at_once])

@@ -82,7 +82,7 @@ def recorded_processor(machine: Mapping[str, Any]) -> str | None:
 
 
 def num_cores() -> int:
-    """Return how many processor cores this process may use, by its affinity and its container."""
+    """Return how many processor cores this process may use, by its affinity and its cgroup (v2)."""
     cores = len(os.sched_getaffinity(0))
     with contextlib.suppress(OSError, ValueError):  # "max 100000": no quota
         quota, period = map(int, CPU_QUOTA.read_text().split())

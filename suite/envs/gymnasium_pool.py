@@ -108,7 +108,7 @@ def describe(name: str) -> Task:
     if choices is not actions and not _is_bounded(actions):
         raise UsageError(
             f"{name} has actions {in_words}: register it inside a wrapper that makes them "
-            "Discrete, a Box of floats with one axis and finite bounds, or a Tuple of these two"
+            "Discrete, a Box of floats with one axis and bounds below 1e30, or a Tuple of these two"
         )
     (action_size,) = actions.shape or (0,)
     return Task(

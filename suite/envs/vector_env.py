@@ -43,7 +43,7 @@ class Step(NamedTuple):
     raw_rewards: np.ndarray
     """Reward as the task gave it, float32."""
     terminations: np.ndarray
-    """End of the decision process: no value follows. A lost life, too, but under `sticky`."""
+    """End of the decision process: no value follows. A lost life too, except under `sticky`."""
     truncations: np.ndarray
     """Cut by the time limit: a value follows from `next_obs`."""
     valid: np.ndarray

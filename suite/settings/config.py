@@ -292,13 +292,13 @@ class ReplayConfig(RMSpropConfig):
     def memory_bytes(self) -> int:
         """Return roughly how many bytes replay takes, for a plan of several runs side by side.
 
-        A GPU's are taken at once, those of the machine as rows come.
+        Those of a GPU (`device`) are taken at once, those of the machine as rows come.
         """
         spaces = Spaces.of(self.find_task())
         outputs = (2 if spaces.continuous else 1) * spaces.num_outputs  # of the policy that acted
         action = 4 * spaces.num_outputs if spaces.continuous else 8
         rows = self.kept_unrolls * self.unroll_length
-        if not self.keeps_on_device:
+        if self.device == "cpu" or not self.keeps_on_device:
             rows = min(rows, self.env_steps // self.num_envs)
         return rows * self.num_envs * (spaces.stored_bytes + action + 4 * outputs + 8)
 

@@ -270,6 +270,13 @@ def test_the_memory_of_a_run_is_known(
         assert config.memory_bytes < 0.3 * longer.memory_bytes
 
 
+def test_a_gpu_takes_the_memory_of_replay_at_once() -> None:
+    """A CPU's only as rows come, and half of the ring has room for ignored actions."""
+    config = tiny("acer", task="Pong-v5", replay_capacity=50_000, env_steps=20_000, device="cpu")
+    on_gpu = replace(config, device="cuda")
+    assert on_gpu.memory_bytes == pytest.approx(2 * config.memory_bytes, rel=0.01)
+
+
 def test_a_process_imports_nothing_that_it_never_uses(tmp_path: Path) -> None:
     """Neither drawing nor tables of others: they would take longer than all else that starts."""
     script = """

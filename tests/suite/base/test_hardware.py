@@ -10,6 +10,8 @@ from typing import Any
 import pytest
 import torch
 
+from agents import a2c
+from reproduce import __main__ as command_line
 from suite.base import hardware
 from suite.base.errors import UsageError
 from suite.base.hardware import find_device, use_device
@@ -72,8 +74,16 @@ def test_products_and_convolutions_are_in_tf32_if_asked_for(
     found = [kind.allow_tf32 for kind in kinds]
     use_device("cpu")  # float32 again, for other tests
     assert found == [tf32, tf32]
+
+
+def test_tf32_without_a_gpu_is_refused_before_a_folder_is_made(tmp_path: Path) -> None:
+    """By an agent's own command and by a grid's."""
     with pytest.raises(UsageError, match="tf32 needs a GPU, and this run is on cpu: leave it out"):
-        use_device("cpu", tf32=True)
+        a2c.main(["--tf32=true", "--device=cpu", f"--out={tmp_path / 'out'}"])
+    words = ["a2c", "classic", "--set", "tf32=true", "--device=cpu", f"--runs-dir={tmp_path}"]
+    with pytest.raises(UsageError, match="tf32 needs a GPU"):
+        command_line.main([*words, "--dry-run"])
+    assert not [*tmp_path.iterdir()]
 
 
 def test_a_containers_share_of_the_processors_counts(
