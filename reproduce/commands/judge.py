@@ -176,7 +176,15 @@ def score_runs(
     return steps, scores
 
 
-def _name_of(text: str) -> tuple[str, str]:
+def _name_of(path: Path) -> str:
+    """Return a folder's name after a file: by its whole path, for every grid has a `curves.csv`."""
+    path = path.resolve()
+    if path.is_relative_to(Path.cwd()):
+        path = path.relative_to(Path.cwd())
+    return "-".join(path.with_suffix("").parts).removeprefix("/-")
+
+
+def _column_of(text: str) -> tuple[str, str]:
     """Return our name of a column and the one in the files, from `--columns`."""
     ours, _, theirs = text.partition("=")
     ours = "mean_return" if ours == "episode_return" else ours
@@ -196,11 +204,11 @@ def main(argv: Sequence[str]) -> int:
     parser.add_argument("--like", required=True, metavar="SOURCE", help="the source that judges")
     text = f"names in the files of {', '.join(COLUMNS)}; CleanRL's and SB3's are known"
     columns: dict[str, Any] = {"nargs": "+", "action": "extend", "default": []}
-    parser.add_argument("--columns", type=_name_of, metavar="OURS=THEIRS", help=text, **columns)
+    parser.add_argument("--columns", type=_column_of, metavar="OURS=THEIRS", help=text, **columns)
     parser.add_argument("--task", help="the task of all runs; default: as the files or names say")
     text = "default: the last step of all runs of a task"
     parser.add_argument("--env-steps", type=whole, metavar="N", help=text)
-    text = "folder of tables, figures and page (default: runs/judged/<agent>/<source>/<name>)"
+    text = "folder of tables, figures and page (default: runs/judged/<agent>/<source>/<file>)"
     parser.add_argument("--out", type=Path, metavar="DIR", help=text)
     options = parser.parse(argv)
     if options.env_steps is not None and options.env_steps < 1:
@@ -209,8 +217,9 @@ def main(argv: Sequence[str]) -> int:
     evaluated, columns = rules.get(options.like) != "training", dict(options.columns)
     curves = read_curves(options.curves, columns, options.task, evaluated=evaluated)
     found = judge_curves(options.agent, curves, options.like, env_steps=options.env_steps)
-    name = options.curves[0].resolve().stem
-    out = options.out or Path("runs", "judged", options.agent, options.like, name)
+    out = options.out or Path(
+        "runs", "judged", options.agent, options.like, _name_of(options.curves[0])
+    )
     check_writable(out, "--out")
     if (out / "plan.json").exists():
         raise UsageError(f"--out: {out} is a grid's folder: choose another")

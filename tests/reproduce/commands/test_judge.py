@@ -224,6 +224,20 @@ def test_what_cannot_be_judged_is_one_line(case: str, tmp_path: Path, say: Say) 
 
 
 @pytest.mark.usefixtures("undrawn")
+def test_files_of_one_name_have_a_page_each(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Every grid's table is called `curves.csv`."""
+    monkeypatch.chdir(tmp_path)
+    for name in ("first", "second"):
+        (tmp_path / name).mkdir()
+        path = write(tmp_path, TASKS[1:]).rename(Path(name, "curves.csv"))
+        assert main(["judge", "sac", str(path), "--like", "nnabla_rl"]) == 0
+    pages = sorted(path.name for path in Path("runs/judged/sac/nnabla_rl").iterdir())
+    assert pages == ["first-curves", "second-curves"]
+
+
+@pytest.mark.usefixtures("undrawn")
 def test_the_command_has_a_grids_status(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """0 where nothing is below, 1 where something is; one task alone has no suite."""
     path = write(tmp_path, TASKS[1:])
