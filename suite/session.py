@@ -174,7 +174,7 @@ class Session:
     def begin(
         self, learner: Any, store: Store, *, warm_up: int, further: Sequence[Any] = ()
     ) -> None:
-        """If the run was killed before, replay its steps into `store` and restore its state.
+        """If the run goes on, replay its steps into `store` and restore its state.
 
         Args:
             learner: all that learns.
