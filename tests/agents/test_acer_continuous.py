@@ -50,59 +50,12 @@ def draw(seed: int, *shape: int) -> Tensor:
     return torch.from_numpy(np.random.default_rng(seed).normal(size=shape))
 
 
-# Stochastic duelling network
-
-
-def integrate(integrand: Tensor, step: float) -> Tensor:
-    return (integrand.sum(0) - (integrand[0] + integrand[-1]) / 2) * step
-
-
-@pytest.mark.parametrize("threshold", [0.5, 1.0, 10.0, None])
-def test_truncation_and_correction_leave_the_expected_gradient_exact(
-    threshold: float | None,
-) -> None:
-    """Over a ~ mu and a' ~ pi, with one Q in both terms, it is the gradient of E_pi[Q]."""
-    grid = torch.linspace(-12, 12, 24_001, dtype=torch.float64)[:, None]
-    step = 24 / 24_000
-    means, log_stds = (torch.tensor([[x]], dtype=torch.float64) for x in (0.9, math.log(0.5)))
-    behaviour = acer.Gaussian(torch.full_like(means, -0.3), torch.full_like(means, math.log(0.7)))
-    q_values = (grid**3 - grid + torch.sin(3 * grid)).squeeze(-1)
-    means.requires_grad_()
-    log_stds.requires_grad_()
-    learning = acer.Gaussian(means, log_stds)
-    value = integrate(learning.log_probs(grid).exp() * q_values, step)
-    exact = torch.cat(torch.autograd.grad(value, learning), -1).squeeze(0)
-
-    rows = len(grid)
-    policy, behaviour = (
-        acer.Gaussian(*(part.detach().expand(rows, 1) for part in gaussian))
-        for gaussian in (learning, behaviour)
-    )
-    log_rhos = policy.log_probs(grid) - behaviour.log_probs(grid)
-    values = value.detach().expand(rows)
-
-    def gradients(targets: Tensor, correction_q_values: Tensor) -> Tensor:
-        arguments = (policy, behaviour, grid, targets, grid, correction_q_values, values)
-        return acer.policy_gradients(*arguments, threshold)
-
-    truncated, corrections = gradients(q_values, values), gradients(values, q_values)
-    expected = integrate(behaviour.log_probs(grid).exp().unsqueeze(-1) * truncated, step)
-    expected += integrate(policy.log_probs(grid).exp().unsqueeze(-1) * corrections, step)
-    torch.testing.assert_close(expected, exact, rtol=1e-6, atol=1e-8)
-    likely = policy.log_probs(grid) > -8
-    assert log_rhos[likely].max() > math.log(10)
-    assert (corrections.abs().max() > 0) == (threshold is not None)
-
-
 def plain_layers(layers: Any, inputs: Tensor) -> Tensor:
     """The layers as one would write them down."""
     *hidden, (weight, bias) = zip(layers.weights, layers.biases, strict=True)
     for hidden_weight, hidden_bias in hidden:
         inputs = torch.relu(inputs @ hidden_weight + hidden_bias)
     return inputs @ weight + bias
-
-
-# One update
 
 
 def make_exact(config: Any) -> Any:
