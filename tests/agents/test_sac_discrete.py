@@ -1,4 +1,4 @@
-"""Discrete soft actor-critic: equations against slow derivations, then what training must do."""
+"""Discrete soft actor-critic: updates against slow derivations, actions, and its policy's file."""
 
 import math
 from collections.abc import Callable, Iterable
@@ -28,31 +28,6 @@ def random_batch(seed: int, seeds: int, size: int) -> StepBatch:
     generator = torch.Generator().manual_seed(seed)
     obs, _, *outcomes, _ = trainings.random_batch(generator, seeds, size, 3, 0)
     return StepBatch(obs, torch.randint(0, 4, (seeds, size), generator=generator), *outcomes)
-
-
-# Mathematics
-
-
-def test_softmax_of_q_over_alpha_maximises_the_expected_soft_value() -> None:
-    """Its value is alpha log sum exp(Q / alpha), which no other policy exceeds (Eq. 12).
-
-    Alpha to 0: the policy is greedy; alpha large: it is uniform, its entropy log |A|.
-    """
-    rng, alpha = np.random.default_rng(2), torch.tensor([1e-4, 0.2, 3.0, 1e4]).double()
-    q_values = torch.from_numpy(rng.normal(size=(4, 5, 4)))
-    policy = sac.log_policy(q_values, alpha)
-    values = sac.soft_values(q_values, policy, alpha)
-    greedy, *_, uniform = sac.entropies(policy)
-    assert greedy.tolist() == pytest.approx([0.0] * 5, abs=1e-6)
-    assert uniform.tolist() == pytest.approx([math.log(4)] * 5)
-    closed = alpha[:, None] * (q_values / alpha[:, None, None]).logsumexp(-1)
-    torch.testing.assert_close(values, closed)
-    for _ in range(20):
-        other = torch.from_numpy(rng.normal(size=(4, 5, 4))).log_softmax(-1)
-        assert (sac.soft_values(q_values, other, alpha) < values).all()
-
-
-# An update
 
 
 ERRORS: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
@@ -155,9 +130,6 @@ def test_an_update_equals_plain_autograd_and_adam(
     for ours, reference in pairs:
         torch.testing.assert_close(vector(ours), vector(reference), atol=1e-6, rtol=1e-5)
     torch.testing.assert_close(learner.log_alpha, log_alpha)
-
-
-# Acting
 
 
 @pytest.mark.parametrize("policy", ["network", "critics"])

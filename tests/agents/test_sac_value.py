@@ -15,9 +15,6 @@ from tests.perceptrons import linear
 TINY = tiny("sac_value")
 
 
-# Mathematics
-
-
 def test_an_update_equals_plain_autograd() -> None:
     """Eqs. (3), (5), (7), (8), (12), in float64 with separate networks, each by its loss alone.
 
