@@ -9,11 +9,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from agents import sac, sac_alf, sac_discrete
-from suite.envs.vector_env import Spaces
-from suite.step_replay import StepBatch
+from agents import sac, sac_alf
 from tests.agents import trainings
-from tests.agents.trainings import CPU, table, tiny, train
+from tests.agents.trainings import table, tiny, train
 
 TINY = tiny("sac_alf")
 SHORT = replace(TINY, env_steps=60, log_interval=10)
@@ -68,41 +66,6 @@ def test_a_training_is_that_of_sac_under_its_settings(
         for name in ("episodes.csv", "evaluations.csv", "updates.csv"):
             one, two = (table(each, name, seed) for each in (recorder, other))
             pd.testing.assert_frame_equal(one, two, rtol=1e-4, atol=1e-5)
-
-
-def test_without_a_continuous_action_it_is_discrete_sac() -> None:
-    """Updates of `agents.sac_discrete` read off its critics, at a fixed temperature."""
-    of = Spaces((3,), 4)
-    fixed: dict[str, Any] = {
-        **{"seeds": (1, 2), "hidden_sizes": (16, 16), "num_critics": 3, "gamma": 0.9, "tau": 0.1},
-        "learn_alpha": False,
-    }
-    hybrid = sac_alf.Config(initial_choice_alpha=0.3, **fixed)
-    discrete = sac_discrete.Config(
-        task="CartPole-v1", policy="critics", initial_alpha=0.3, target_period=1, **fixed
-    )
-    ours, theirs = (
-        module.make_learner(config, of, CPU)
-        for module, config in ((sac_alf, hybrid), (sac_discrete, discrete))
-    )
-    both = [weights_of(each, "critics", "target_critics") for each in (ours, theirs)]
-    with torch.no_grad():
-        for weight, copied in zip(*both, strict=True):
-            copied.copy_(weight)
-    generator = torch.Generator().manual_seed(0)
-    for num_updates in range(5):
-        batch = trainings.random_batch(generator, 2, 8, 3, 0)
-        taken = torch.randint(0, 4, (2, 8), generator=generator)
-        rows = torch.cat([batch.obs, taken.unsqueeze(-1)], -1)
-        extras = torch.stack([batch.rewards, torch.zeros(2, 8)], -1)
-        given = batch._replace(obs_actions=rows, extras=extras), torch.ones(2, 8)
-        metrics, _ = sac_alf.update(ours, hybrid, *given, torch.zeros(2, 2, 8, 0), 0)
-        steps = StepBatch(batch.obs, taken, batch.rewards, batch.terminations, batch.next_obs)
-        expected = sac_discrete.update(theirs, discrete, steps, num_updates)
-        for name in ("critic_loss", "q_value"):
-            torch.testing.assert_close(metrics[name], expected[name], atol=1e-6, rtol=1e-5)
-    for weight, copied in zip(*both, strict=True):
-        torch.testing.assert_close(weight, copied, atol=1e-6, rtol=1e-5)
 
 
 def weights_of(learner: Any, *stacks: str) -> list[Tensor]:
