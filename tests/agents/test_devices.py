@@ -216,6 +216,34 @@ def test_a_gpu_learns_from_graphs_what_it_learns_from_kernels(
         torch.testing.assert_close(ours, theirs, atol=bound, rtol=bound)
 
 
+def by_onednn(here: Tensor, there: Tensor) -> None:
+    torch.ops.mkldnn._linear_pointwise(here.expand(3, 3), here.expand(3, 3), None, "none", [], "")
+
+
+@pytest.mark.parametrize(
+    ("mistake", "message"),
+    [
+        (lambda here, there: here + there, "tensors of both devices"),
+        (lambda here, there: torch.where(there > 0, here, 0.0), "tensors of both devices"),
+        (by_onednn, "is a processor's"),
+        (lambda here, there: torch.ones(3, device="cuda"), "another GPU"),
+        (lambda here, there: there.to("cuda:0"), "another GPU"),
+        (lambda here, there: here.sum().item(), "reads back to the host"),
+        (lambda here, there: here.cpu(), "reads back to the host"),
+        (lambda here, there: there.copy_(here), "reads back to the host"),
+        (lambda here, there: here[here > 0], "reads back to the host"),
+    ],
+)
+def test_what_a_gpu_would_refuse_or_wait_for_is_found(
+    mistake: Callable[[Tensor, Tensor], object], message: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The stand-in's rules, one by one; what names no GPU would land on GPU 0."""
+    with installed(monkeypatch):
+        here, there = torch.ones(3, device=DEVICE), torch.ones(3)
+        with reads_nothing(), pytest.raises(AssertionError, match=message):
+            mistake(here, there)
+
+
 def without_memory(numbers: Tensor) -> None:
     """Find no memory in a capture."""
     if stand_in_gpu.thread.graph is not None:
