@@ -98,6 +98,15 @@ evaluate nowhere
 evaluate nowhere --episodes 0
 compare nowhere ../../x
 sac mujoco-9 --like jaxrl --tasks HalfCheetah-v4 --env-steps 5000
+sac classic --tasks Pendulum-v1 --set evaluation_rule=deterministic,sampled
+sac classic --tasks Pendulum-v1 --set gamma=0.9,0.90
+sac classic --tasks Pendulum-v1 --set gamma=0.9,0.9
+sac classic --tasks Pendulum-v1 --set gamma=0.9,
+sac classic --tasks Pendulum-v1 --set gamma=0.9,high
+sac classic --set tau=1,2,3,4,5 batch_size=1,2,3,4,5 log_interval=1,2,3,4,5
+sac classic --launcher slurm
+sac classic --ray-address auto
+throughput --update vtrace
 """
 """Lines whose mistake only an agent, or torch, can tell."""
 

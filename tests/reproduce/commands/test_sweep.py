@@ -14,7 +14,6 @@ from reproduce.commands.flags import make_console
 from reproduce.pipeline import gather
 from reproduce.plan.grid import Plan
 from reproduce.plan.make import folder_name, variants_of
-from tests.messages import check
 from tests.reproduce.conftest import TASK, Say, pendulum, record_run
 
 OTHER = "MountainCarContinuous-v0"
@@ -59,24 +58,6 @@ def test_a_folder_is_named_by_all_settings() -> None:
     long = [f"gamma={'9' * 300}{i}" for i in range(2)]
     assert len({folder_name([setting]) for setting in long}) == 2
     assert max(len(folder_name([setting])) for setting in long) < 255
-
-
-NINES = [f"{name}={','.join('123456789')}" for name in ("tau", "batch_size", "log_interval")]
-WRONG = (
-    *(["gamma=0.9,"], ["gamma=0.9,0.9"], ["gamma=0.9,0.90"], ["gamma=0.9,high"]),
-    *(["evaluation_rule=deterministic,sampled"], NINES),
-)
-
-
-@pytest.mark.parametrize("settings", WRONG, ids=" ".join)
-def test_a_sweep_that_cannot_be_is_refused_in_one_line(
-    settings: list[str], tmp_path: Path, say: Say, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Before anything is written."""
-    monkeypatch.chdir(tmp_path)
-    status, _, err = say([*WORDS[:10], "--set", *settings])
-    assert (status, err.count("\n"), list(tmp_path.glob("runs"))) == (2, 1, [])
-    check(err)
 
 
 def test_variants_are_compared_with_the_first_and_their_number_is_counted(tmp_path: Path) -> None:

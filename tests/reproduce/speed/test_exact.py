@@ -5,7 +5,6 @@ from pathlib import Path
 import pytest
 import torch
 
-from reproduce.__main__ import main
 from reproduce.speed import exact
 from reproduce.speed.workloads import UPDATES
 from tests.messages import refused
@@ -95,9 +94,3 @@ def test_no_baseline_and_a_damaged_one_are_one_line(content: str | None, path: P
         path.write_text(content)
     with refused():
         exact.judge({}, path)
-
-
-def test_a_baseline_is_declared_whole() -> None:
-    """A part of it would mix two states of the code."""
-    with refused():
-        main(["throughput", "--update", "vtrace"])

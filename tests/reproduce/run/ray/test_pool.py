@@ -435,11 +435,7 @@ def test_what_a_killed_driver_received_goes_on(nodes: Nodes, local: Plan, tmp_pa
 
 @pytest.mark.parametrize(
     "words",
-    [
-        "--launcher slurm",
-        "--ray-address auto",
-        *(f"--launcher ray --ray-address {name}" for name in ("head", "a..b:6379", "FREE")),
-    ],
+    [f"--launcher ray --ray-address {name}" for name in ("head", "a..b:6379", "FREE")],
 )
 def test_no_cluster_is_one_line(words: str, say: Say, tmp_path: Path) -> None:
     """At once, and with what to do, at an address where nobody listens, too."""
