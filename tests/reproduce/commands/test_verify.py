@@ -80,40 +80,30 @@ def test_rows_are_compared_as_far_as_both_go(run: Path, tmp_path: Path) -> None:
     assert verifying.compare(run, short)[1].startswith("updates.csv: it has ")
 
 
-@pytest.mark.parametrize(
-    ("words", "entries"),
-    [
-        (["acb"], {}),
-        (["a2c", "nowhere"], {}),
-        (["sac", "RUN"], {}),
-        (["a2c", "RUN"], {"seed": 2}),
-        (["a2c", "RUN"], {"status": "failed"}),
-        (["a2c", "RUN"], NEVER_BEGUN),
-        (["a2c", "RUN"], {"control": "sb3"}),
-        (["a2c", "RUN", "--seconds", "0"], {}),
-    ],
-    ids=[
-        "agent",
-        "folder",
-        "another's run",
-        "damaged",
-        "failed",
-        "never begun",
-        "control",
-        "seconds",
-    ],
-)
-def test_bad_input_is_one_line_and_status_2(
-    words: list[str], entries: dict[str, Any], run: Path, say: Say,
-    request: pytest.FixtureRequest,
-) -> None:  # fmt: skip
+WRONG: dict[str, tuple[str, dict[str, Any]]] = {
+    "agent": ("acb", {}),
+    "folder": ("a2c nowhere", {}),
+    "another's run": ("sac RUN", {}),
+    "damaged": ("a2c RUN", {"seed": 2}),
+    "failed": ("a2c RUN", {"status": "failed"}),
+    "never begun": ("a2c RUN", NEVER_BEGUN),
+    "control": ("a2c RUN", {"control": "sb3"}),
+    "seconds": ("a2c RUN --seconds 0", {}),
+}
+
+
+@pytest.mark.parametrize("case", WRONG)
+def test_bad_input_is_one_line_and_status_2(case: str, run: Path, say: Say) -> None:
     """It names what is wrong."""
+    words, entries = WRONG[case]
     reseal(run, **entries)
     if entries is NEVER_BEGUN:
         (run / "run.json").write_text(json.dumps(entries))
-    status, out, err = say(["verify", *(str(run) if word == "RUN" else word for word in words)])
+    status, out, err = say(
+        ["verify", *(str(run) if word == "RUN" else word for word in words.split())]
+    )
     assert (status, out, err.count("\n")) == (2, "", 1)
-    check(err, request.node.callspec.id)
+    check(err, case)
 
 
 def test_a_record_imports_no_module(run: Path, say: Say) -> None:
