@@ -1,12 +1,25 @@
-"""What ends a run in the middle, and what runs leave in their folders, read back."""
+"""Settings as flags, what ends a run in the middle, and what runs leave in their folders."""
 
 import json
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 
 class Killed(BaseException):
     """What ends a run in the middle."""
+
+
+def flags(settings: Mapping[str, Any]) -> list[str]:
+    """Return the flags that say these settings, whatever their types."""
+    words = []
+    for name, value in settings.items():
+        flag = name.replace("_", "-")
+        if isinstance(value, bool):
+            words.append(f"--{flag}" if value else f"--no-{flag}")
+        else:
+            words += [f"--{flag}", *map(str, value if isinstance(value, tuple) else [value])]
+    return words
 
 
 def run_json(folder: Path, seed: int = 1) -> dict[str, Any]:

@@ -26,8 +26,7 @@ from suite.record.journal import Journal
 from suite.record.recorder import Recorder
 from suite.settings.command_line import run_main
 from tests.agents.trainings import module_of
-from tests.flags import flags
-from tests.runs import Killed, repeatable, run_json, tree
+from tests.runs import Killed, flags, repeatable, run_json, tree
 
 pytestmark = pytest.mark.usefixtures("unchecked")
 REPORTS: dict[str, Any] = {"device": "cpu", "evaluation_episodes": 1}

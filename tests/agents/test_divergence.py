@@ -14,8 +14,7 @@ import torch
 from suite import session
 from suite.envs.vector_env import Step, VectorEnv
 from tests.agents.trainings import SETTINGS, fields, module_of
-from tests.flags import flags
-from tests.runs import run_json
+from tests.runs import flags, run_json
 
 LOG_INTERVAL, POISONED = 50, 145
 TINY = {"env_steps": 240, "log_interval": LOG_INTERVAL, "learning_starts": 24, "replay_start": 0}

@@ -17,7 +17,7 @@ from suite.record.manifest import BEST, leave_out_policy
 from suite.record.recorder import Recorder
 from suite.record.records import read_record
 from suite.session import Session
-from tests.flags import flags
+from tests.runs import flags
 
 SHORT = {
     **{"env_steps": 120, "evaluation_interval": 40, "log_interval": 60, "device": "cpu"},
