@@ -82,13 +82,6 @@ def test_evaluate_takes_the_best_where_it_was_kept(
     assert command_line.main(["evaluate", str(run), "--episodes", "1", "--best"]) == 0
     assert capsys.readouterr().out.splitlines()[-1].startswith("Reacher-v4: mean return -")
     assert f"{BEST}/policy.safetensors" in (run / "SHA256SUMS").read_text()
-    description = (run / BEST / "policy.json").read_bytes()
-    (run / BEST / "policy.json").write_bytes(
-        description.replace(b'"env_steps": ', b'"env_steps":  ')
-    )
-    with pytest.raises(UsageError, match=r"differs from its manifest: best/policy\.json"):
-        command_line.main(["evaluate", str(run), "--best"])
-    (run / BEST / "policy.json").write_bytes(description)
     leave_out_policy(run)
     record = read_record(run)
     assert record is not None
