@@ -11,17 +11,10 @@ from nbclient import NotebookClient
 from reproduce import ROOT
 
 PAGE = (ROOT / "docs" / "using_results.md").read_text(encoding="utf-8")
-EXAMPLES = dict(
-    zip(
-        [
-            title
-            for title, text in re.findall(r"^##+ (.+?)\n(.*?)(?=^##|\Z)", PAGE, re.M | re.S)
-            if "```python" in text
-        ],
-        re.findall(r"```python\n(.*?)```", PAGE, re.S),
-        strict=True,
-    )
-)
+SECTIONS = re.findall(r"^##+ (.+?)\n(.*?)(?=^##|\Z)", PAGE, re.M | re.S)
+SECTIONS += [("README", (ROOT / "README.md").read_text(encoding="utf-8"))]
+CODE = re.compile(r"```python\n(.*?)```", re.S)
+EXAMPLES = {title: CODE.findall(text) for title, text in SECTIONS if CODE.search(text)}
 
 
 @pytest.mark.parametrize("title", EXAMPLES)
@@ -34,8 +27,13 @@ def test_an_example_of_the_page_runs(
     logs = {"MUJOCO_LOG.TXT"}  # another process of tests may write it there
     before = {path.name for path in ROOT.iterdir()} | logs
     names: dict[str, Any] = {}
-    exec(EXAMPLES[title], names)
+    (code,) = EXAMPLES[title]
+    exec(code, names)
     assert {path.name for path in ROOT.iterdir()} | logs == before
+    if title == "README":
+        assert names["observation"].shape == (4,)
+        assert names["env"].step(int(names["action"]))[1] == 1.0
+        names["env"].close()
     if title == "Tables in pandas":  # a panel for each task
         assert names["figure"].axes.size == names["scores"]["task"].nunique() == 3
     if title == "In gymnasium":

@@ -73,23 +73,14 @@ def columns() -> dict[str, list[str]]:
     return explained(text, r"- (.+?):")
 
 
-def of_agent(agent: str) -> dict[str, list[str]]:
-    """Return the columns that an agent's page explains: of `updates.csv`, and its own of others."""
-    return explained(section(page_of(agent), "Columns of the record"))
-
-
-@pytest.fixture
-def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A folder with a README, for the command line."""
-    (tmp_path / "README.md").write_text(README)
-    (tmp_path / "results").mkdir()
-    monkeypatch.setattr(pages, "ROOT", tmp_path)
-    return tmp_path
-
-
-def test_outdated_scores_of_readme_fail_the_check(project: Path, say: Say) -> None:
+def test_outdated_scores_of_readme_fail_the_check(
+    tmp_path: Path, say: Say, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """One line names page and command; what is written by hand may be anything."""
-    page = project / "README.md"
+    page, verdicts = tmp_path / "README.md", tmp_path / "results" / "verdicts.csv"
+    page.write_text(README)
+    verdicts.parent.mkdir()
+    monkeypatch.setattr(pages, "ROOT", tmp_path)
     assert say(["docs", "--check"])[0] == 1
     assert say(["docs"])[0] == 0
     made = page.read_text()
@@ -105,7 +96,6 @@ def test_outdated_scores_of_readme_fail_the_check(project: Path, say: Say) -> No
         assert say(["docs", "--check"]) == (status, "", wanted)
         assert page.read_text() == text
     page.write_text(made)
-    verdicts = project / "results" / "verdicts.csv"
     verdicts.write_text(verdicts.read_text().replace("inconclusive", "reproduced", 1))
     assert say(["docs", "--check"]) == (1, "", f"out of date: {verdicts}: run `make docs`\n")
 
@@ -157,7 +147,8 @@ def test_a_page_has_its_headings_and_every_name_of_its_equations(agent: str) -> 
 @pytest.mark.parametrize("agent", agents.AGENTS)
 def test_every_column_of_a_record_is_explained(agent: str) -> None:
     """Of each of the four tables, and no other: those that a training wrote in the contract."""
-    said, forms = of_agent(agent), [form for form in UPDATES if form.partition(",")[0] == agent]
+    said = explained(section(page_of(agent), "Columns of the record"))
+    forms = [form for form in UPDATES if form.partition(",")[0] == agent]
     shared = SHARED - (set() if agent in TOGETHER else {"weight_norm"})
     written = shared.union(*(UPDATES[form] for form in forms))
     common = written.intersection(columns()["updates.csv"])
@@ -298,17 +289,6 @@ def test_every_command_is_understood(tmp_path: Path, monkeypatch: pytest.MonkeyP
             if not re.search("pip install|finds 0 GPUs", str(error)):
                 pytest.fail(f"{page}: {line}: {error}")
     assert list((tmp_path / "work").rglob("*.*")) == []
-
-
-def test_the_lines_that_load_a_policy_run(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As they stand in README, with what it installs."""
-    monkeypatch.chdir(ROOT)
-    (lines,) = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)
-    names: dict[str, Any] = {}
-    exec(lines, names)
-    assert names["observation"].shape == (4,)
-    assert names["env"].step(int(names["action"]))[1] == 1.0
-    names["env"].close()
 
 
 @pytest.mark.parametrize("name", re.findall(r"^### `([\w.]+)`$", API, re.MULTILINE))
