@@ -76,7 +76,6 @@ def no_sources(
 @pytest.fixture
 def other_sources(no_sources: Path) -> Path:
     """Other reference data: sources that judge, and one that is context."""
-    tmp_path = no_sources
     for agent, source, judges, rule, more in (
         ("new", "someone", "true", "sampled", 'evaluation_interval_steps = 10\nstated_as = "best"'),
         ("old", "elsewhere", "false", "training", 'stated_as = "last"'),
@@ -84,10 +83,10 @@ def other_sources(no_sources: Path) -> Path:
         ("new", "evaluated", "true", "sampled", "evaluation_interval_steps = 10"),
         ("new", "reported", "true", "training", ""),
     ):
-        (tmp_path / source).mkdir()
+        (no_sources / source).mkdir()
         text = f'{SAID}judges = {judges}\nrule = "{rule}"\n{more}\n'
-        (tmp_path / source / f"{agent}.toml").write_text(text, encoding="utf-8")
-    (tmp_path / "comparable.csv").write_text(
+        (no_sources / source / f"{agent}.toml").write_text(text, encoding="utf-8")
+    (no_sources / "comparable.csv").write_text(
         "agent,source,env_id,task,protocol,max_env_steps,why\n"
         "new,someone,E,T-v0,,,same\nold,elsewhere,E,T-v0,,,same\nold,someone,F,T-v0,,,same\n"
         "new,drawn,E,T-v0,sticky,,same\nnew,evaluated,E,T-v0,sticky,,same\n"
@@ -99,13 +98,13 @@ def other_sources(no_sources: Path) -> Path:
     for source, agent, rows in (
         ("elsewhere", "old", runs), ("someone", "new", runs), ("reported", "new", reports)
     ):  # fmt: skip
-        (tmp_path / source / "curves_by_seed.csv").write_text(
+        (no_sources / source / "curves_by_seed.csv").write_text(
             "agent,env_id,seed,env_steps,mean_return\n"
             + "".join(f"{agent},E,{seed},{step},{value}\n" for seed, step, value in rows),
             encoding="utf-8",
         )
     for source, agent in (("elsewhere", "old"), ("someone", "new")):
-        (tmp_path / source / "scores.csv").write_text(
+        (no_sources / source / "scores.csv").write_text(
             "agent,env_id,env_steps,score_mean,score_std,num_runs\n"
             f"{agent},E,100,9,9,2\n{agent},E,120,8,4,2\n",
             encoding="utf-8",
@@ -114,7 +113,7 @@ def other_sources(no_sources: Path) -> Path:
         ("drawn", "new,E,100,10,8,12,2\nnew,E,110,14,13,15,2\nnew,E,300,30,,,2\n"),
         ("evaluated", "new,E,100,10,8,12,2\nnew,E,200,20,14,26,2\n"),
     ):
-        (tmp_path / source / "curves.csv").write_text(
+        (no_sources / source / "curves.csv").write_text(
             f"agent,env_id,env_steps,return_mean,return_low,return_high,num_runs\n{rows}",
             encoding="utf-8",
         )
@@ -321,8 +320,6 @@ def test_a_window_that_one_run_misses_is_not_averaged(source, rule, protocol, ho
 
 
 BY_SEED = "someone/curves_by_seed.csv"
-
-
 MISTAKES = {
     "no columns": ("comparable.csv", ""),
     # every row has a cell too many, which pandas takes for an index
@@ -367,21 +364,14 @@ def test_single_runs_cover_a_task_as_a_curve_does(source: str, facts: tuple[obje
     assert row == facts
 
 
-@pytest.fixture
-def example(no_sources: Path) -> Path:
-    """The example of the page that says how to add a source, as its reader would write it."""
+def test_the_pages_example_is_read_listed_drawn_and_judges(no_sources: Path) -> None:
+    """Its runs end at -250, -200 and -150; their curve is their mean; they reproduce themselves."""
     page = (REFERENCES / "README.md").read_text(encoding="utf-8")
     files = re.findall(r"^`(\S+)`\n\n```\w+\n(.*?)```", page, re.DOTALL | re.MULTILINE)
     assert len(files) == 5
     for name, text in files:
         (no_sources / name).parent.mkdir(exist_ok=True)
         (no_sources / name).write_text(text, encoding="utf-8")
-    return no_sources
-
-
-def test_the_pages_example_is_read_listed_drawn_and_judges(example: Path) -> None:
-    """Its runs end at -250, -200 and -150; their curve is their mean; they reproduce themselves."""
-    page = (REFERENCES / "README.md").read_text(encoding="utf-8")
     for name, columns in COLUMNS.items():
         assert f"| `{name}.csv` | `{','.join(columns)}` |" in page
     score = reference_score("sac", "somebody", "Pendulum-v1", 2000, "deterministic")
@@ -391,11 +381,11 @@ def test_the_pages_example_is_read_listed_drawn_and_judges(example: Path) -> Non
     assert credits_of("sac", ["somebody"])["somebody"]["name"] == "Somebody's SAC"
     text = describe_source("somebody")
     assert "# Pendulum-v1: 1,000 to 2,000 steps, 3 runs (Pendulum-v1)" in text.splitlines()
-    runs = pd.read_csv(example / "somebody" / "curves_by_seed.csv")
+    runs = pd.read_csv(no_sources / "somebody" / "curves_by_seed.csv")
     means = runs.groupby("env_steps")["mean_return"].mean()
     curve = reference_curves("sac", "Pendulum-v1", "somebody")
     assert curve["return_mean"].tolist() == means.tolist()
-    ours = example / "ours.csv"
+    ours = no_sources / "ours.csv"
     runs.rename(columns={"env_id": "task"}).to_csv(ours, index=False)
     verdicts = judge_curves("sac", read_curves([ours]), "somebody")["verdicts"]
     assert verdicts["verdict"].tolist() == ["reproduced"]
