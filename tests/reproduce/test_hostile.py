@@ -3,11 +3,10 @@
 What is opened for writing, and what is started, is seen by an audit hook of the interpreter.
 """
 
-import contextlib
 import json
 import os
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -65,41 +64,6 @@ def _hook() -> None:
     sys.addaudithook(audit)
 
 
-@pytest.fixture
-def deeds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
-    """What the test writes and starts, in an empty working directory."""
-    folder = tmp_path / "desk"
-    folder.mkdir()
-    monkeypatch.chdir(folder)
-    monkeypatch.setattr(sys, "dont_write_bytecode", True)
-    monkeypatch.setattr(grid, "run_plan", lambda plan, *_, **options: 0)
-    seen: list[str] = []
-    yield seen
-    assert list(folder.iterdir()) == []
-
-
-@contextlib.contextmanager
-def watched(deeds: list[str]) -> Iterator[None]:
-    """Let audited deeds go to a list."""
-    watching.append(deeds)
-    try:
-        yield
-    finally:
-        watching.pop()
-
-
-def refused(words: list[str], deeds: list[str], say: Say) -> str:
-    """Give a command line, which must be answered with one line; return that line."""
-    deeds.clear()
-    with watched(deeds):
-        status, out, err = say(words)
-    assert (status, out, deeds) == (2, "", [])
-    assert err.startswith("error: ")
-    assert err.endswith("\n")
-    assert err[:-1].isprintable(), err
-    return err
-
-
 def examples(count: int) -> Any:
     """Settings of a property that is tried `count` times."""
     return settings(
@@ -132,12 +96,24 @@ PLACES = (
 
 @pytest.mark.parametrize("line", PLACES)
 def test_a_hostile_name_is_refused_in_one_line_wherever_it_stands(
-    line: str, deeds: list[str], say: Say
+    line: str, tmp_path: Path, say: Say, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What is typed there without harm is in `test_command_line.py`."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "dont_write_bytecode", True)
+    monkeypatch.setattr(grid, "run_plan", lambda plan, *_, **options: 0)
     for name in NAMES:
         word_of = name if name and not name.startswith("-") else f"x{name}"
-        refused([word.replace("NAME", word_of) for word in line.split()], deeds, say)
+        watching.append([])
+        try:
+            status, out, err = say([word.replace("NAME", word_of) for word in line.split()])
+        finally:
+            deeds = watching.pop()
+        assert (status, out, deeds) == (2, "", [])
+        assert err.startswith("error: ")
+        assert err.endswith("\n")
+        assert err[:-1].isprintable(), err
+    assert list(tmp_path.iterdir()) == []
 
 
 anything = st.recursive(
