@@ -66,9 +66,6 @@ def test_every_agent_is_held_to_the_contract() -> None:
     assert set(SETTINGS) == set(RUNS) == set(agents.AGENTS)
 
 
-# Bytes
-
-
 @pytest.mark.parametrize("variant", by_agent(TOGETHER))
 def test_a_seed_beside_others_has_the_bits_of_the_seed_alone(
     variant: str, trained: Callable[[str], Trained], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -111,9 +108,6 @@ def test_evaluations_disturb_nothing(
     scores = [table(each, "evaluations.csv").iloc[-1].tolist() for each in (recorder, other)]
     assert scores[0][0] == scores[1][0]
     assert scores[0] != scores[1]
-
-
-# Records
 
 
 @pytest.mark.parametrize("variant", by_agent(VARIANTS))

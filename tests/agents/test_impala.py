@@ -38,9 +38,6 @@ from tests.slow_lstm import slow_unroll
 TINY = tiny("impala")
 
 
-# Losses and updates
-
-
 @pytest.mark.parametrize("spaces", [CONTROL, SWINGING])
 @pytest.mark.parametrize("lstm_inputs", [None, "features", "action_and_reward"])
 def test_an_update_has_the_gradient_of_slow_losses(spaces: Spaces, lstm_inputs: Any) -> None:
@@ -124,9 +121,6 @@ def test_on_policy_an_update_is_that_of_a2c() -> None:
     impala.update(learner, config, batch._replace(behaviour=log_probs), 1e-2)
     a2c.update(theirs, theirs_config, batch, 1e-2)
     torch.testing.assert_close(ours, others, atol=2e-5, rtol=1e-4)
-
-
-# Acting beside learning
 
 
 class Trace:

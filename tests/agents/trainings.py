@@ -152,9 +152,6 @@ def same(ours: Any, theirs: Any) -> bool:
     return shapes[0] == shapes[1] and all(map(torch.equal, *pairs))
 
 
-# Random data
-
-
 def random_batch(generator: torch.Generator, seeds: int, size: int, obs: int, act: int) -> Batch:
     """Return transitions as replay gives them, `[S, B, ...]`."""
 

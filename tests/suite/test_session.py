@@ -50,9 +50,6 @@ def log(run: Recorder, env_steps: int, losses: Sequence[float]) -> None:
     run.log(env_steps, env_steps // 2, {"critic_loss": np.array(losses)}, {})
 
 
-# What is due
-
-
 def first_at_or_beyond(interval: int, steps: Sequence[int]) -> set[int]:
     """Return the places of the first steps at or beyond each multiple, and of the last step."""
     multiples = range(interval, steps[-1] + 1, interval)
@@ -95,9 +92,6 @@ def test_a_run_goes_on_until_its_last_seed_has_diverged(tmp_path: Path) -> None:
     assert not ours.goes_on(20)
 
 
-# Scores
-
-
 def test_a_seed_has_ended_whatever_cores_it_used(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -127,8 +121,6 @@ def test_a_diverged_seed_leaves_no_policy(tmp_path: Path) -> None:
     assert read_policy(tmp_path / "seed-6")[0]["weight"].tolist() == [2, 2]
     assert not list((tmp_path / "seed-5").glob("policy.*"))
 
-
-# An agent's own command
 
 PRESETS = {("classic", "paper"): Preset(config=small(num_envs=3), budgets={}, judged_by=None)}
 Train = Callable[[Any, Recorder], object]
@@ -214,9 +206,6 @@ def test_a_command_trains_the_seeds_that_were_added(entry: Any, tmp_path: Path) 
     status, trained = command(entry, tmp_path, {})
     assert (status, [config.seeds for config in trained]) == (0, [(3,)])
     assert run_json(tmp_path, 2) == before
-
-
-# A GPU's memory
 
 
 @pytest.mark.parametrize(

@@ -85,9 +85,6 @@ def assert_same(ours: Transitions, theirs: Transitions) -> None:
         assert torch.equal(column, other), name
 
 
-# What an update reads
-
-
 def test_minibatches_share_out_the_columns() -> None:
     """Each is in exactly one, whole in time and in order; all weights still add up to 1."""
     replay, _ = fill(small(num_envs=6), CONTINUOUS, 6)
@@ -100,9 +97,6 @@ def test_minibatches_share_out_the_columns() -> None:
         assert torch.equal(torch.cat(shares, 1), column)
     assert not batch.valid.all()
     assert sum(part.weights.sum().item() for part in parts) == pytest.approx(1)
-
-
-# Collected in place
 
 
 @pytest.mark.parametrize("time_limit_is_terminal", [False, True])
@@ -138,9 +132,6 @@ def test_frames_are_scaled_as_they_are_put(factor: float) -> None:
     joined = unroll.transitions().obs.flatten(0, 1)
     assert joined.data_ptr() == unroll.obs.data_ptr()
     assert joined.is_contiguous(memory_format=torch.channels_last)
-
-
-# Replay
 
 
 @pytest.mark.parametrize("time_limit_is_terminal", [False, True])

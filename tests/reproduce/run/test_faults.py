@@ -96,9 +96,6 @@ class Harness:
         return self.process.exitcode
 
 
-# A folder from somebody else
-
-
 @pytest.mark.parametrize("name", ["seeds-1.log", "seed-1"])
 def test_a_link_costs_its_run_alone(name: str, tmp_path: Path, stand_in: StandIn) -> None:
     """The agent's output would overwrite the one, a new start remove the tables of the other."""
@@ -113,9 +110,6 @@ def test_a_link_costs_its_run_alone(name: str, tmp_path: Path, stand_in: StandIn
     assert (state, other) == ("failed", ("finished", ""))
     assert f"{name} is a link" in error
     assert [path.read_text() for path in outside.iterdir()] == ["ten years"]
-
-
-# A harness is killed
 
 
 @pytest.mark.parametrize("rounds", [2, pytest.param(30, marks=slow)])
@@ -145,9 +139,6 @@ def test_a_killed_harness_leaves_no_writer_and_the_next_start_finishes_the_plan(
         stand_in(dict.fromkeys((1, 2, 3, 4), FINISH))
         assert launch(plan, ignore).count("finished") == 4
         assert executions(plan) - before == Counter({1, 2, 3, 4} - set(finished))
-
-
-# Several harnesses on one runs directory
 
 
 @pytest.mark.parametrize(("most", "rounds"), [(3, 2), pytest.param(8, 50, marks=slow)])
@@ -311,8 +302,6 @@ def test_a_harness_that_lost_a_run_stops_its_agent_and_counts_the_other(
     assert executions(plan) == Counter({1: 1})
 
 
-# The disk is full
-
 FILL = """
 import resource
 resource.setrlimit(resource.RLIMIT_FSIZE, (4096, 4096))
@@ -369,9 +358,6 @@ for process in (0, {os.getpid()}):  # from now on neither it nor the harness can
     assert launch(plan, ignore).count("finished") == 3
 
 
-# Files of a finished run are damaged
-
-
 @pytest.mark.parametrize("times", [30, pytest.param(1000, marks=slow)])
 def test_every_damage_to_a_finished_run_is_found(times: int, tmp_path: Path) -> None:
     """A flipped bit or a cut at any place of any file, its manifest and its record among them.
@@ -426,9 +412,6 @@ def test_a_damaged_run_is_kept_aside_and_run_again(tmp_path: Path, stand_in: Sta
     assert "9e9" in (aside / "evaluations.csv").read_text()
     error = "differs from its manifest: evaluations.csv"
     assert board.notes == [f"{TASK} seed 1 kept aside in {aside}: {error}"]
-
-
-# Memory, crashes and hangs
 
 
 def test_a_run_that_hangs_is_killed_and_one_that_works_is_not(
@@ -493,9 +476,6 @@ def test_a_harness_that_was_suspended_calls_nobody_stalled(monkeypatch: pytest.M
         assert not pulse.has_stalled()
     now[0] += 10
     assert pulse.has_stalled()
-
-
-# The code or the settings change
 
 
 def test_runs_of_other_settings_are_not_mixed_even_as_other_seeds(tmp_path: Path) -> None:

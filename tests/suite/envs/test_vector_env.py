@@ -86,9 +86,6 @@ def pendulum_cost(obs: np.ndarray, torques: np.ndarray) -> np.ndarray:
     return angle**2 + 0.1 * obs[..., 2] ** 2 + 0.001 * torques**2
 
 
-# The tape
-
-
 @BOTH_CARTPOLES
 @BOTH_RESETS
 def test_the_tape_is_the_physics_across_terminations_and_truncations(
@@ -208,9 +205,6 @@ def test_small_frames_show_the_same_game() -> None:
         np.testing.assert_array_equal(small.terminations, plain.terminations)
 
 
-# Groups, threads, seeds
-
-
 @pytest.mark.parametrize(
     "task",
     [
@@ -245,9 +239,6 @@ def test_a_group_of_seeds_equals_each_seed_alone(task: Task, reset: Reset) -> No
             assert_same_steps(Step(*(field[i : i + 1] for field in ours)), alone)
 
 
-# Actions
-
-
 @BOTH_PENDULUMS
 def test_continuous_actions_are_scaled_to_the_bounds_and_clipped(task: Task) -> None:
     """Pendulum's torque, read back from its cost: 1 is the bound of 2, and so is 7."""
@@ -262,9 +253,6 @@ def test_continuous_actions_are_scaled_to_the_bounds_and_clipped(task: Task) -> 
     np.testing.assert_allclose(step.next_obs[..., 2], obs[..., 2] + spins, atol=1e-5)
 
 
-# Refusals: each of these crashes the process, or reads foreign memory, in envpool itself
-
-
 @pytest.mark.parametrize(
     ("env_seeds", "num_threads", "message"),
     [
@@ -276,7 +264,7 @@ def test_continuous_actions_are_scaled_to_the_bounds_and_clipped(task: Task) -> 
 def test_bad_seeds_and_threads_are_refused(
     env_seeds: np.ndarray, num_threads: int, message: str
 ) -> None:
-    """Simulator seeds are `[S, N]` non-negative int32 and nothing else."""
+    """Seeds are `[S, N]` non-negative int32: others crash envpool, or it reads foreign memory."""
     with pytest.raises(ValueError, match=message):
         VectorEnv(CARTPOLE, env_seeds, num_threads=num_threads)
 
@@ -322,9 +310,6 @@ def test_calls_out_of_order_are_refused() -> None:
         env.render()
 
 
-# Dictionaries and pictures
-
-
 def test_dictionaries_are_flattened_in_key_order() -> None:
     """dm_control names its observations; the order must not depend on a dictionary's."""
     task, env_seeds = find_task("WalkerRun-v1"), environment_seeds([1], 2, "test")
@@ -342,9 +327,6 @@ def test_dictionaries_are_flattened_in_key_order() -> None:
     actions = np.full((2, 6), 0.5)
     step = env.step(actions[None])
     np.testing.assert_array_equal(step.obs[0], flat(raw.step(actions)[0]), strict=True)
-
-
-# Parts of rewards
 
 
 PARTED = [task for task in TASKS.values() if task.reward_parts]

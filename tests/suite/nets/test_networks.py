@@ -87,9 +87,6 @@ def assert_same_network(trunk: Trunk, frames: Tensor, copies: Copies, plain: Ten
         torch.testing.assert_close(parameter.grad, plain_copy.grad, atol=1e-4 * scale, rtol=1e-3)
 
 
-# Frames
-
-
 def test_the_deep_network_is_the_residual_one_of_figure_3() -> None:
     """15 kernels; pools as TensorFlow's "same"; 3,872 features: about a million weights."""
     trunk, frames = frames_trunk(DEEP), draw(0, 2, 4, 84, 84)
@@ -178,9 +175,6 @@ def test_heads_may_be_drawn_by_a_scheme_of_their_own() -> None:
     assert (bound > 0.9 * math.sqrt(6 / (256 + 7))).all()
 
 
-# Vectors
-
-
 def test_heads_have_gains_of_their_own() -> None:
     """The last layer joins a policy of gain 0.01 and a value of gain 0.7; others have theirs."""
     heads = [(3, 0.01), (1, 0.7)]
@@ -229,9 +223,6 @@ def test_a_copy_is_freed_at_once(layers: FrameLayers) -> None:
         assert copied() is None
     finally:
         gc.enable()
-
-
-# Observations
 
 
 @pytest.mark.parametrize("factor", [1 / 255, 1 / 256])

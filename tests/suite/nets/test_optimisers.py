@@ -45,9 +45,6 @@ def linear(gradient: np.ndarray, module: nn.Linear) -> Tensor:
     return (module.weight.flatten() * by_weight).sum() + (module.bias * by_bias).sum()
 
 
-# Flat weights
-
-
 def test_kernels_lie_in_the_vector_in_channels_last_memory() -> None:
     """As convolutions want them, wherever they lay before."""
     for memory_format in (torch.channels_last, torch.contiguous_format):
@@ -70,9 +67,6 @@ def test_the_norm_is_that_of_all_weights() -> None:
     with torch.no_grad():
         module.kernel[1, 1, 1, 1] = math.nan
     assert math.isnan(weights.norm())
-
-
-# RMSprop
 
 
 @pytest.mark.parametrize(
@@ -108,9 +102,6 @@ def test_rmsprop_equals_a_reference_written_out(
     np.testing.assert_allclose(flat.vector.numpy(), weights, rtol=2e-5, atol=1e-6)
     np.testing.assert_allclose(optimiser.square_averages, averages, rtol=2e-5, atol=1e-6)
     np.testing.assert_array_equal(module.weight.detach().flatten(), flat.vector[:6])
-
-
-# Adam
 
 
 @pytest.mark.parametrize("clip", [None, 0.5])

@@ -40,9 +40,6 @@ def points(frame: pd.DataFrame, panel: str) -> list[tuple[float, float]]:
     return list(zip(rows["env_steps"].tolist(), rows["value"].tolist(), strict=True))
 
 
-# What is read
-
-
 def test_a_row_that_is_being_written_is_left_out(tmp_path: Path) -> None:
     """And a table that is absent, empty, without steps or no table gives no rows."""
     path = tmp_path / "updates.csv"
@@ -91,9 +88,6 @@ def test_returns_are_of_evaluations_once_a_seed_of_the_task_has_any(tmp_path: Pa
     assert frame[["panel", "seed"]].to_numpy().tolist() == [["T", 1], ["U", 1], ["U", 2]]
 
 
-# What is drawn
-
-
 def frame_of(names: Sequence[str], seeds: Sequence[int]) -> pd.DataFrame:
     """Straight lines."""
     steps = np.arange(0, 40_001, 1000)
@@ -122,9 +116,6 @@ def test_a_terminals_panels_fit_into_it(width: int, height: int) -> None:
     assert shown == names[: len(shown)]
     assert lines[-1].startswith("seed 1  seed 2  over")
     assert "\u2800" < max(capture.get()) < "\u2900", "nothing is drawn"
-
-
-# Training beside it
 
 
 @pytest.fixture(scope="module")

@@ -50,9 +50,6 @@ def lines(folder: Path, seed: int, name: str) -> list[str]:
     return text.splitlines()
 
 
-# Rows
-
-
 def test_each_table_has_its_rows_once_and_whole(tmp_path: Path) -> None:
     """In the order of environments, for the right seed; nothing is written between two logs."""
     run = record(tmp_path)
@@ -138,9 +135,6 @@ def test_a_diverged_seed_stops_and_the_others_go_on(
         assert lines(tmp_path, seed, "episodes.csv")[1:] == [f"250,{float(seed)},5"]
         assert lines(tmp_path, seed, "evaluations.csv")[-1].startswith(f"250,{float(seed)},")
         assert run_json(tmp_path, seed)["status"] == "finished"
-
-
-# run.json
 
 
 def test_a_run_says_what_it_is_and_where_it_runs(
@@ -335,9 +329,6 @@ def test_finished_is_the_last_thing_written(
     ]
 
 
-# What agents measure between two logs
-
-
 def test_means_are_over_the_updates_that_measured_something() -> None:
     """A delayed actor has half as many losses: its mean is over those. Each read begins anew."""
     means = Means()
@@ -353,9 +344,6 @@ def test_means_are_over_the_updates_that_measured_something() -> None:
     assert means.read() == {}
     means.add({"critic_loss": torch.tensor([7.0, 8.0])})
     assert means.read()["critic_loss"].tolist() == [7.0, 8.0]
-
-
-# Directories
 
 
 @pytest.mark.parametrize("content", [None, b'\xff\xfe{"status', b"", b"[1]", b"{}"])
@@ -393,9 +381,6 @@ def test_a_place_that_may_not_be_read_or_written_is_left_alone(
     assert (tmp_path / "seed-1" / "run.json").read_text() == "old"
 
 
-# A run started by its own command
-
-
 def test_a_command_is_recorded_with_its_configuration(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -424,9 +409,6 @@ def test_steps_without_learning_are_announced(
         options = RunOptions(suite="", source="", out=tmp_path / f"{env_steps} {horizon}")
         Recorder.for_command("a2c", config, options)
     check(capsys.readouterr().err, "steps without learning")
-
-
-# Clocks
 
 
 def test_timing_is_of_the_interval_and_wall_time_of_the_run(

@@ -129,9 +129,6 @@ def test_the_time_between_checkpoints_is_no_setting_of_the_run() -> None:
     assert (config, options.checkpoint_minutes) == (read()[0], 0.5)
 
 
-# run_main
-
-
 def raising(error: BaseException) -> Callable[[Sequence[str]], int]:
     def main(argv: Sequence[str]) -> int:
         raise error
