@@ -61,6 +61,13 @@ def reference(mean: float, std: float, num_runs: int, **more: Any) -> ReferenceS
     return ReferenceScore(mean=mean, std=std, num_runs=num_runs, **said)
 
 
+def scored(*asked: Any) -> ReferenceScore:
+    """Return a reference's score, which must exist; arguments as for `reference_score`."""
+    found = references.reference_score(*asked)
+    assert found is not None
+    return found
+
+
 def make_report(plan: Plan) -> pd.DataFrame:
     """Gather, judge and draw a plan's runs so far; return the verdicts."""
     tables = gather(plan)

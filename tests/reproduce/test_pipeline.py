@@ -9,7 +9,7 @@ import pytest
 
 from reproduce import pipeline
 from reproduce.gather import collect
-from reproduce.gather.references import ReferenceScore, reference_score
+from reproduce.gather.references import ReferenceScore
 from reproduce.judge.zero import scale_of
 from reproduce.pipeline import exit_status, gather
 from reproduce.plan.grid import Plan
@@ -18,7 +18,7 @@ from reproduce.plan.status import run_of
 from reproduce.report.tables import COLUMNS
 from reproduce.run.lease import Leases
 from suite.envs.tasks import find_task
-from tests.reproduce.conftest import Say, make_report, record_run, recorded, saved
+from tests.reproduce.conftest import Say, make_report, record_run, recorded, saved, scored
 from tests.runs import tree
 
 HOPPER, ANT, STEPS = "Hopper-v4", "Ant-v4", 1_000_000
@@ -33,9 +33,7 @@ def mujoco(runs_dir: Path, tasks: list[str], seeds: list[int] | None = None) -> 
 
 def reference_of(plan: Plan, task: str) -> ReferenceScore:
     """The reference that judges a task, which must exist."""
-    found = reference_score(plan.agent, plan.preset.judged_by, task, STEPS, plan.rule)
-    assert found is not None
-    return found
+    return scored(plan.agent, plan.preset.judged_by, task, STEPS, plan.rule)
 
 
 def around(score: float, seed: int) -> dict[int, float]:

@@ -33,7 +33,7 @@ from suite.record.records import KEYS, SCHEMA_VERSION, read_record
 from suite.settings import presets
 from suite.settings.presets import BUDGETS, read_presets, read_source
 from tests.messages import refused
-from tests.reproduce.conftest import ReadFrom, Say, recorded
+from tests.reproduce.conftest import ReadFrom, Say, recorded, scored
 from tests.reproduce.run.boards import ends, ignore
 from tests.runs import tree
 
@@ -270,8 +270,7 @@ def test_a_published_control_judges_ours(install: Install, tmp_path: Path, sourc
         settings
     )  # the agent's defaults may change
     assert settings["learning_rate"]["because"] == "default of agents/a2c.py"
-    reference = references.reference_score("a2c", "fake_control", "CartPole-v1", 400, "training")
-    assert reference is not None
+    reference = scored("a2c", "fake_control", "CartPole-v1", 400, "training")
     assert (reference.mean, reference.std) == pytest.approx((2.385, 1.0))
     assert (reference.num_runs, reference.how) == (3, "single runs")
     drawn = references.reference_curves("a2c", "CartPole-v1", "fake_control")

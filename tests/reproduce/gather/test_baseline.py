@@ -10,13 +10,12 @@ import pytest
 
 from reproduce.gather import collect, references
 from reproduce.gather.baseline import with_baseline
-from reproduce.gather.references import reference_score
 from reproduce.judge.outlook import why_no_reference
 from reproduce.plan import make
 from reproduce.plan.grid import Plan
 from reproduce.plan.make import make_plan
 from tests.messages import check, refused
-from tests.reproduce.conftest import TASK, ReadFrom, Say, record_run, reseal, saved
+from tests.reproduce.conftest import TASK, ReadFrom, Say, record_run, reseal, saved, scored
 
 pytestmark = pytest.mark.usefixtures("undrawn")
 
@@ -76,9 +75,8 @@ def test_a_baselines_score_is_that_of_its_own_report(tmp_path: Path) -> None:
     theirs = run(grid(tmp_path))
     for steps in (20_000, STEPS):
         plan = with_baseline(grid(tmp_path, "sac_alf", baseline="sac", env_steps=steps))
-        found = reference_score(plan.agent, plan.preset.judged_by, TASK, steps, plan.rule)
+        found = scored(plan.agent, plan.preset.judged_by, TASK, steps, plan.rule)
         folders = [theirs.directory / TASK / f"seed-{seed}" for seed in (1, 2, 3)]
-        assert found is not None
         assert found.scores == tuple(collect.score(each, plan.rule, steps) for each in folders)
 
 
@@ -89,8 +87,7 @@ def test_a_baseline_may_be_evaluated_less_often_than_asked(tmp_path: Path) -> No
         steps = {20_000: -800.0, 40_000: -700.0, 60_000: score}
         record_run(theirs, TASK, seed, steps, env_steps=60_000)
     plan = with_baseline(grid(tmp_path, "sac_alf", baseline="sac", env_steps=60_000))
-    found = reference_score(plan.agent, plan.preset.judged_by, TASK, 60_000, plan.rule)
-    assert found is not None
+    found = scored(plan.agent, plan.preset.judged_by, TASK, 60_000, plan.rule)
     assert found.scores == EQUAL
 
 
@@ -104,9 +101,7 @@ def test_a_published_grid_is_a_baseline_without_another(tmp_path: Path, publishe
         theirs = run(grid(root), scores)
         with_baseline(plan)
         assert references.LENT["sac_alf", "sac (baseline)"][0].path == str(theirs.directory)
-        found = reference_score("sac_alf", "sac (baseline)", TASK, STEPS, plan.rule)
-        assert found is not None
-        assert found.mean == scores[0]
+        assert scored("sac_alf", "sac (baseline)", TASK, STEPS, plan.rule).mean == scores[0]
     for folder in (theirs.directory, tmp_path / "runs"):
         plan = with_baseline(grid(tmp_path / "after", baseline=str(folder)))
         assert plan.preset.judged_by == "sac (baseline)"

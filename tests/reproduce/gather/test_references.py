@@ -26,7 +26,7 @@ from reproduce.judge.aggregates import human_scores
 from suite.envs.tasks import ATARI_GAMES, ATARI_PROTOCOLS, TASKS, baseline_scores, possible_returns
 from suite.settings.presets import REFERENCES, read_source
 from tests.messages import refused
-from tests.reproduce.conftest import ReadFrom
+from tests.reproduce.conftest import ReadFrom, scored
 
 AGENTS = ("sac", "a2c", "ppo", "impala", "acer", "acer_continuous", "sac_value", "sac_discrete")
 JUDGES = (
@@ -136,8 +136,7 @@ def other_sources(no_sources: Path) -> Path:
 )
 def test_known_scores(source, task, env_steps, mean, std, num_runs) -> None:
     """Scores computed independently from the sources' own files; one run has no spread."""
-    score = reference_score("sac", source, task, env_steps, "deterministic")
-    assert score is not None
+    score = scored("sac", source, task, env_steps, "deterministic")
     assert (score.mean, score.std) == pytest.approx((mean, std), abs=0.006, nan_ok=True)
     assert (score.num_runs, score.how, score.env_steps) == (num_runs, "single runs", env_steps)
 
@@ -280,9 +279,7 @@ def test_no_return_lies_outside_those_that_a_task_has() -> None:
 @pytest.mark.usefixtures("other_sources")
 def test_another_source_and_agent_need_no_change_of_code() -> None:
     """All folders are read as one table, agents keep their sources, and context never judges."""
-    exact, stated = (reference_score("new", "someone", "T-v0", t, "sampled") for t in (100, 120))
-    assert exact is not None
-    assert stated is not None
+    exact, stated = (scored("new", "someone", "T-v0", t, "sampled") for t in (100, 120))
     assert (exact.std, str(exact)) == (pytest.approx(2**0.5), "single runs")
     assert (stated.std, str(stated)) == (4.0, "stated by the source: best")
     assert reference_score("old", "elsewhere", "T-v0", 100, "training") is None
@@ -374,8 +371,7 @@ def test_the_pages_example_is_read_listed_drawn_and_judges(no_sources: Path) -> 
         (no_sources / name).write_text(text, encoding="utf-8")
     for name, columns in COLUMNS.items():
         assert f"| `{name}.csv` | `{','.join(columns)}` |" in page
-    score = reference_score("sac", "somebody", "Pendulum-v1", 2000, "deterministic")
-    assert score is not None
+    score = scored("sac", "somebody", "Pendulum-v1", 2000, "deterministic")
     assert (score.mean, score.std, score.num_runs) == (-200.0, pytest.approx(50.0), 3)
     assert score.how == "single runs"
     assert credits_of("sac", ["somebody"])["somebody"]["name"] == "Somebody's SAC"

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from agents import AGENTS
-from reproduce.gather.references import ReferenceScore, measured_steps, reference_score
+from reproduce.gather.references import ReferenceScore, measured_steps
 from reproduce.judge import zero as judged_zero
 from reproduce.judge.zero import (
     Zero,
@@ -44,8 +44,7 @@ def of_source(agent: str, suite: str, source: str, task: str, env_steps: int) ->
     config = config_of(agent, suite, source, task)
     rule = config.evaluation_rule
     zero = zero_of(agent, source, task, "", rule, first_update(config))
-    at = reference_score(agent, source, task, env_steps, rule)
-    assert at is not None
+    at = conftest.scored(agent, source, task, env_steps, rule)
     final = final_reference(agent, source, task, rule)
     return nothing_learned(at, zero, config), share(at, final, zero)
 

@@ -9,13 +9,12 @@ import pandas as pd
 import pytest
 
 from reproduce import __main__ as command_line
-from reproduce.gather.references import reference_score
 from reproduce.plan.declared import keep_declared
 from reproduce.plan.grid import Plan
 from reproduce.plan.make import commands, load_plan, make_plan
 from suite.base.errors import UsageError
 from tests.messages import refused
-from tests.reproduce.conftest import record_run, saved
+from tests.reproduce.conftest import record_run, saved, scored
 
 HOPPER, WALKER, STEPS = "Hopper-v4", "Walker2d-v4", 1_000_000
 
@@ -129,8 +128,7 @@ def test_seeds_beyond_the_declared_are_exploratory_in_table_and_page(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """From the command line to `verdicts.csv`: three seeds first, then eight."""
-    reference = reference_score("sac", "nnabla_rl", HOPPER, STEPS, "deterministic")
-    assert reference is not None
+    reference = scored("sac", "nnabla_rl", HOPPER, STEPS, "deterministic")
     for num_seeds in (3, 8):
         plan = saved(mujoco(tmp_path, num_seeds=num_seeds))
         for run in plan.runs():
