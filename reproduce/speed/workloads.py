@@ -55,7 +55,7 @@ def adapter(task: str, num_envs: int) -> Work:
     env.reset()
     draws, size = np.random.default_rng(0), (64, 1, num_envs, *env.action_shape)
     if env.action_shape:
-        rows = cycle(draws.uniform(env.action_low[0], env.action_high[0], size))
+        rows = cycle(draws.uniform(-1.0, 1.0, size))
     else:
         rows = cycle(draws.integers(0, env.num_actions, size))
     return lambda: env.step(next(rows))

@@ -188,22 +188,31 @@ class VectorEnv:
             observation_space = self._pool.observation_space
             action_space = self._pool.action_space
         self._keys = sorted(observation_space) if hasattr(observation_space, "keys") else None
+        first = self._flatten(self._pool.reset()[0])
+        self._first_obs = first.reshape(*self._shape, *first.shape[1:])
+        self.obs = self._first_obs
+        """Observations to act on next, `[S, N, *obs]`, from `reset` or the last step."""
+        self.obs_shape: tuple[int, ...] = first.shape[1:]
         self._first = 0  # column of the continuous action
+        self.num_actions = start = 0
         if task.actions == "hybrid":
             (choices, action_space), self._first = action_space, 1
-            self.num_actions, self._start = int(choices.n), int(choices.start)
+            self.num_actions, start = int(choices.n), int(choices.start)
         if task.actions == "discrete":
-            self.num_actions, self._start = int(action_space.n), int(action_space.start)
+            self.num_actions, start = int(action_space.n), int(action_space.start)
             self.action_shape: tuple[int, ...] = ()
             self._no_action = np.zeros(env_seeds.size, dtype=np.int32)
+            self.spaces = Spaces(self.obs_shape, self.num_actions, start=start)
+            """Shapes and bounds of observations and actions."""
         else:
             low = np.asarray(action_space.low, dtype=np.float64)
             high = np.asarray(action_space.high, dtype=np.float64)
-            self.action_low, self.action_high = low, high
             self.action_shape = (self._first + action_space.shape[0],)
             self._centre, self._half_range = (low + high) / 2, (high - low) / 2
             self._no_action = np.zeros((env_seeds.size, *self.action_shape))
             self._is_nan = np.zeros(self._shape, dtype=bool)
+            bounds = tuple(low.tolist()), tuple(high.tolist())
+            self.spaces = Spaces(self.obs_shape, len(low), *bounds, self.num_actions, start)
         self._actions_shape = (*self._shape, *self.action_shape)
         self._returns = np.zeros(self._shape)
         self._lengths = np.zeros(self._shape, dtype=np.int64)
@@ -211,21 +220,6 @@ class VectorEnv:
         self._all_valid.flags.writeable = False
         self._valid = self._all_valid
         self._started = self._pending = False
-        first = self._flatten(self._pool.reset()[0])
-        self._first_obs = first.reshape(*self._shape, *first.shape[1:])
-        self.obs = self._first_obs
-        """Observations to act on next, `[S, N, *obs]`, from `reset` or the last step."""
-        self.obs_shape: tuple[int, ...] = first.shape[1:]
-        self.obs_dtype: np.dtype[Any] = first.dtype
-
-    @property
-    def spaces(self) -> Spaces:
-        """Return shapes and bounds of observations and actions."""
-        if not self.action_shape:
-            return Spaces(self.obs_shape, self.num_actions, start=self._start)
-        low, high = tuple(self.action_low.tolist()), tuple(self.action_high.tolist())
-        choices = (self.num_actions, self._start) if self._first else ()
-        return Spaces(self.obs_shape, len(low), low, high, *choices)
 
     def reset(self) -> np.ndarray:
         """Return the first observations, `[S, N, *obs]`; later, environments reset themselves.
@@ -275,13 +269,12 @@ class VectorEnv:
                     raise ValueError(f"choices not in 0..{self.num_actions - 1}: {choices}")
                 scaled = np.concatenate([choices, scaled], axis=-1)
             self._pool.send(scaled.reshape(self._no_action.shape))
-            self._pending = True
-            return
-        if actions.dtype.kind not in "iu":
-            raise ValueError(f"actions must be integers, not {actions.dtype}")
-        if actions.min() < 0 or actions.max() >= self.num_actions:
-            raise ValueError(f"actions outside 0..{self.num_actions - 1}: {actions}")
-        self._pool.send(actions.reshape(-1).astype(np.int32))
+        else:
+            if actions.dtype.kind not in "iu":
+                raise ValueError(f"actions must be integers, not {actions.dtype}")
+            if actions.min() < 0 or actions.max() >= self.num_actions:
+                raise ValueError(f"actions outside 0..{self.num_actions - 1}: {actions}")
+            self._pool.send(actions.reshape(-1).astype(np.int32))
         self._pending = True
 
     def recv(self) -> Step:
