@@ -14,7 +14,7 @@ import agents
 from reproduce.commands import flags
 from reproduce.plan.grid import PUBLISHED
 from reproduce.plan.presets import check_agent
-from reproduce.plan.status import number_of
+from reproduce.plan.status import number_of, recorded_processor
 from reproduce.run.log import last_lines
 from reproduce.run.processes import AgentProcess
 from suite.base import hardware
@@ -129,7 +129,7 @@ def _make_again(record: Mapping[str, Any], folder: Path, seconds: float) -> Path
 def elsewhere(record: Mapping[str, Any]) -> str:
     """Return what of this machine differs from the record's; empty if its bytes are expected."""
     here, versions = hardware.machine(), hardware.versions()
-    there = hardware.recorded_processor(record["machine"]) or f"some {record['machine'].get('cpu')}"
+    there = recorded_processor(record["machine"]) or f"some {record['machine'].get('cpu')}"
     differs = [f"recorded on {there}"] if there != here["processor"] else []
     then = record["versions"]
     differs += [f"with {n} {then.get(n)}" for n in DECISIVE if then.get(n) != versions.get(n)]

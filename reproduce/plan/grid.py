@@ -17,7 +17,6 @@ from reproduce.plan.request import Request
 from reproduce.plan.status import Code, Run, companions, runs_of
 from suite.base.hardware import behaviour, num_cores, sources, uncommitted
 from suite.envs.tasks import Protocol
-from suite.settings.command_line import flags_of
 from suite.settings.presets import Preset
 
 PUBLISHED = ROOT / "results" / "published"
@@ -70,7 +69,7 @@ class Maker:
             *(("--drop-checkpoints",) if plan.drop_checkpoints else ()),
             *(("--env-threads", str(env_threads)) if has_idle_cores else ()),
             *(("--keep-best",) if plan.keep_best else ()),
-            *flags_of(plan.settings),
+            *(f"--{key.replace('_', '-')}={value}" for key, value in plan.settings.items()),
         )
 
 

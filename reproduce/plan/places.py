@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from suite.base.errors import UsageError
-from suite.base.hardware import find_device, gpu_memory_gib, machine, num_cores
+from suite.base.hardware import find_device, machine, num_cores
 
 if TYPE_CHECKING:
     from reproduce.plan.grid import Group, Plan, Run
@@ -119,6 +119,13 @@ def demand_of(plan: "Plan", group: "Group") -> dict[str, float]:
         "GPU": math.floor(share * 1e4) / 1e4,  # the finest share that Ray knows
         "memory": float(len(group.runs) * kept),
     }
+
+
+def gpu_memory_gib(device: str) -> float:
+    """Return the memory of the GPU called `cuda` or `cuda:<i>`."""
+    import torch
+
+    return torch.cuda.get_device_properties(torch.device(device)).total_memory / 2**30
 
 
 def check_memory(plan: "Plan", runs: "Sequence[Run] | None" = None) -> None:

@@ -278,6 +278,14 @@ def number_of(record: Mapping[str, Any]) -> int | None:
     return number if type(number) is int else None
 
 
+def recorded_processor(machine: Mapping[str, Any]) -> str | None:
+    """Return a record's processor; older records name a checksum of what a hypervisor lets through.
+
+    Of records before those it is None: "AMD EPYC" alone names processors that round otherwise.
+    """
+    return str(machine.get("processor") or "").partition(" flags ")[0] or None
+
+
 def by_task(runs: Iterable[Run]) -> dict[str, tuple[Older, str]]:
     """Return how each task's older runs were treated, and a sentence on them."""
     of_task: dict[str, Counter[tuple[str, Older]]] = {}

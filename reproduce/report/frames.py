@@ -4,6 +4,7 @@ Curves are drawn only where they were measured: our mean where every seed has a 
 up to our last step. Only what was measured by our evaluation rule stands on our axes.
 """
 
+import math
 from collections.abc import Iterable, Mapping
 from types import MappingProxyType
 from typing import Any
@@ -13,7 +14,7 @@ import pandas as pd
 
 from reproduce.judge.aggregates import WIDEST
 from suite.base.errors import UsageError
-from suite.envs.tasks import possible_returns
+from suite.envs.tasks import SUITES
 
 COMMON: dict[str, str] = dict.fromkeys(("task", "source", "role", "kind", "seed"), "str")
 COMMON |= dict.fromkeys(("lower", "upper"), "float64")
@@ -37,6 +38,22 @@ PARTS = {"environment": "#0173B2", "acting": "#029E73", "learning": "#D55E00", "
 """Of a run's wall time, with their colours."""
 LABELS = {"": "all tasks", "iqm": "IQM", "optimality_gap": "optimality gap"}
 NOTHING: Mapping[str, Any] = MappingProxyType({})
+RETURNS: Mapping[str, tuple[float, float]] = {
+    **dict.fromkeys(("CartPole", "StatelessCartPole"), (0.0, 500.0)),
+    "Acrobot": (-500.0, 0.0),
+    "MountainCar": (-200.0, 0.0),
+    "Pendulum": (-200.0 * (math.pi**2 + 0.1 * 8.0**2 + 0.001 * 2.0**2), 0.0),
+    "MountainCarContinuous": (-99.9, 100.0),
+    "TMaze": (0.0, 1.0),
+    "InvertedPendulum": (0.0, 1000.0),
+    "InvertedDoublePendulum": (-math.inf, 10_000.0),
+    "Reacher": (-math.inf, 0.0),
+    "Pong": (-21.0, 21.0),
+    **dict.fromkeys(
+        ("BeamRider", "Breakout", "Enduro", "Qbert", "Seaquest", "SpaceInvaders"), (0.0, math.inf)
+    ),
+}
+"""Lowest and highest return of an episode, by environment, where its rewards bound them."""
 
 Credits = Mapping[str, Mapping[str, str]]
 
@@ -91,6 +108,13 @@ def learning_curves(
     frame = frame.assign(lower=ends["lower"], upper=ends["upper"])
     places = frame["task"].map(tasks.index)
     return checked(frame.loc[places.sort_values(kind="stable").index], CURVES)
+
+
+def possible_returns(name: str) -> tuple[float, float]:
+    """Return the lowest and the highest return of a task's episode; infinite where unknown."""
+    if name in SUITES["dmc"]:
+        return 0.0, 1000.0
+    return RETURNS.get(name.rpartition("-")[0], (-math.inf, math.inf))
 
 
 def name_of(source: Any, credits: Credits) -> str:

@@ -20,10 +20,10 @@ from rich.text import Text
 from reproduce.gather.references import name_of
 from reproduce.judge.inference import LEVEL
 from reproduce.judge.verdicts import UNJUDGED, VerdictName
+from reproduce.plan.status import recorded_processor
 from reproduce.report import frames
 from reproduce.report.tables import COLUMNS, records
 from reproduce.words import MISSING, counted, number, reached
-from suite.base.hardware import recorded_processor
 from suite.settings.command_line import printable
 
 OURS = ("score_mean", "score_std", "num_seeds")

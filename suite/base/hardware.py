@@ -73,14 +73,6 @@ def processor_name(facts: Mapping[str, Any]) -> str:
     return " ".join([facts["cpu"] or "", *(f"{k} {v}" for k, v in words.items() if v)])
 
 
-def recorded_processor(machine: Mapping[str, Any]) -> str | None:
-    """Return a record's processor; older records name a checksum of what a hypervisor lets through.
-
-    Of records before those it is None: "AMD EPYC" alone names processors that round otherwise.
-    """
-    return str(machine.get("processor") or "").partition(" flags ")[0] or None
-
-
 def num_cores() -> int:
     """Return how many processor cores this process may use, by its affinity and its cgroup (v2)."""
     cores = len(os.sched_getaffinity(0))
@@ -308,13 +300,6 @@ def _memory_gib() -> float:
         with contextlib.suppress(OSError, ValueError):  # absent, or "max": no limit
             sizes.append(int(path.read_text()))
     return round(min(sizes) / 2**30, 1)
-
-
-def gpu_memory_gib(device: str) -> float:
-    """Return the memory of the GPU called `cuda` or `cuda:<i>`."""
-    import torch
-
-    return torch.cuda.get_device_properties(torch.device(device)).total_memory / 2**30
 
 
 def fills_gpu_memory(error: BaseException) -> bool:

@@ -237,24 +237,6 @@ OTHER_TASKS = (
 # fmt: on
 
 
-RETURNS: Mapping[str, tuple[float, float]] = {
-    **dict.fromkeys(("CartPole", "StatelessCartPole"), (0.0, 500.0)),
-    "Acrobot": (-500.0, 0.0),
-    "MountainCar": (-200.0, 0.0),
-    "Pendulum": (-200.0 * (math.pi**2 + 0.1 * 8.0**2 + 0.001 * 2.0**2), 0.0),
-    "MountainCarContinuous": (-99.9, 100.0),
-    "TMaze": (0.0, 1.0),
-    "InvertedPendulum": (0.0, 1000.0),
-    "InvertedDoublePendulum": (-math.inf, 10_000.0),
-    "Reacher": (-math.inf, 0.0),
-    "Pong": (-21.0, 21.0),
-    **dict.fromkeys(
-        ("BeamRider", "Breakout", "Enduro", "Qbert", "Seaquest", "SpaceInvaders"), (0.0, math.inf)
-    ),
-}
-"""Lowest and highest return of an episode, by environment, where its rewards bound them."""
-
-
 def _mujoco_tasks() -> Iterator[Task]:
     for stem, (frame_skip, obs_size, action_size) in MUJOCO.items():
         for version in ("v2" if stem in VERSION_2 else "v3", "v4", "v5"):
@@ -317,13 +299,6 @@ SUITES: Mapping[str, tuple[str, ...]] = MappingProxyType(
     }
 )
 """Task names by suite; an agent's presets keep the order of suites."""
-
-
-def possible_returns(name: str) -> tuple[float, float]:
-    """Return the lowest and the highest return of a task's episode; infinite where unknown."""
-    if name in SUITES["dmc"]:
-        return 0.0, 1000.0
-    return RETURNS.get(name.rpartition("-")[0], (-math.inf, math.inf))
 
 
 def find_task(name: str, protocol: Protocol = "noframeskip") -> Task:

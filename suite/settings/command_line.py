@@ -236,11 +236,6 @@ def read_value(where: str, hint: Any, words: Sequence[str]) -> Any:
     return tuple(read) if several else read[0]
 
 
-def flags_of(settings: Mapping[str, str]) -> list[str]:
-    """Return settings as flags of an agent's command."""
-    return [f"--{key.replace('_', '-')}={value}" for key, value in settings.items()]
-
-
 def whole(text: str) -> int:
     """Return a whole number from a command line: 30000, 30_000, 3e4, 30k or 1.5M."""
     words = re.fullmatch(

@@ -23,7 +23,8 @@ from reproduce.gather.references import (
     sources,
 )
 from reproduce.judge.aggregates import human_scores
-from suite.envs.tasks import ATARI_GAMES, ATARI_PROTOCOLS, TASKS, baseline_scores, possible_returns
+from reproduce.report.frames import possible_returns
+from suite.envs.tasks import ATARI_GAMES, ATARI_PROTOCOLS, TASKS, baseline_scores
 from suite.settings.presets import REFERENCES, read_source
 from tests.messages import refused
 from tests.reproduce.conftest import ReadFrom, scored

@@ -5,7 +5,6 @@ import pandas as pd
 
 from reproduce.report import frames
 from reproduce.report.tables import COLUMNS
-from suite.envs.tasks import possible_returns
 from tests.messages import refused
 from tests.reproduce.report.tables import NAN, curve, no_rows, reference, score, verdict
 
@@ -47,7 +46,7 @@ def test_both_bands_are_the_deviation_within_the_scores_of_the_task() -> None:
         means = frame[frame["kind"] == "mean"].set_index("role")
         ours, theirs = (means.loc[role] for role in ("ours", "judge"))
         std = np.std([0.1, 1.9], ddof=1) * np.array(steps)
-        low, high = np.clip(np.array([steps - std, steps + std]), *possible_returns(task))
+        low, high = np.clip(np.array([steps - std, steps + std]), *frames.possible_returns(task))
         np.testing.assert_allclose(ours["lower"], low)
         np.testing.assert_allclose(ours["upper"], high)
         assert theirs["lower"].iloc[0] == max(ends[0], -25.0)

@@ -17,7 +17,7 @@ TASK = "Reacher-v4"
 XEON, EPYC = "Xeon family 6 model 207", "EPYC family 25 model 17"
 
 
-def record(torch: str = "2.13.0", processor: str | None = XEON, **entries: Any) -> dict[str, Any]:
+def record(torch: str = "2.13.0", processor: Any = XEON, **entries: Any) -> dict[str, Any]:
     """Return what a record says of its circumstances."""
     machine = {"cpu": "Xeon", "processor": processor, "gpu": "H100"}
     said = {"dirty": False, "config": {"device": "cpu"}, "versions": {"torch": torch}}
@@ -35,6 +35,12 @@ def record(torch: str = "2.13.0", processor: str | None = XEON, **entries: Any) 
         ({}, [record(), record(versions={})], f"versions differ: torch 2.13.0 and {ABSENT}"),
         ({}, [record(), record(processor=EPYC)], f"processors differ: {EPYC} and {XEON}"),
         ({}, [record(), record(processor=None)], ""),  # an older record of the same model
+        ({}, [record(), record(processor=f"{XEON} flags ecfefe")], ""),  # of an older one
+        (
+            {},
+            [record(), record(processor=["no", "text"])],
+            f"processors differ: {XEON} and ['no', 'text']",
+        ),
         ({}, [record(), record(config={"device": "cuda"})], f"processors differ: H100 and {XEON}"),
         ({}, [record("2.12.0\n; \x1b[2J"), record("2.12.0\n; \x1b[2J")], ""),
     ],
