@@ -1,33 +1,8 @@
 """Sources as data: presets are read from `results/references/<source>/<agent>.toml`.
 
 A file states one source's settings for one agent, each with the place that states it, or its
-measurements, which lie in the tables beside the file, or both:
-
-    title = "jaxrl (Ilya Kostrikov)"
-    repository = "ikostrikov/jaxrl"     # cited files are those of this commit
-    commit = "7745b27028a5b75c7755719333430ce1adcf4775"
-    licence = "MIT"
-    judged_by = "jaxrl"                 # any field of `Preset` but `config`
-
-    [data]                              # any field of `Data`
-    judges = true
-    rule = "deterministic"
-    evaluation_interval_steps = 5_000
-    num_runs = 10
-    path = "learning_curves/logs/*/*.txt"
-    notes = "Ten episodes per evaluation."
-
-    [settings]                          # fields of the agent's `Config`; all else is its default
-    hidden_gain = { value = 1.0, at = "sac.py:22" }
-    evaluation_episodes = { value = 1, because = "inferred from ..." }   # if no line states it
-
-    [budgets]
-    paper = { env_steps = 1_000_000, num_seeds = 10 }
-
-    [suites.mujoco]                     # one table for each suite; its entries replace those above
-    default = "suite"                   # taken without `--like`
-
-`"none"` means None. Every mistake is a `UsageError` that names file and key.
+measurements, which lie in the tables beside the file, or both; `results/references/README.md` has
+an example of either. Every mistake is a `UsageError` that names file and key.
 """
 
 import dataclasses
