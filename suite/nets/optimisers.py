@@ -62,6 +62,9 @@ def _joined(tensors: Sequence[Tensor]) -> Float[Tensor, " P"]:
 class Optimiser(ABC):
     """Makes steps against gradients, scaled by averages of squared gradients."""
 
+    REBUILT = ("weights", "_divisor")
+    """Attributes that a checkpoint leaves out: weights are the network's, a step sets the divisor."""
+
     def __init__(self, weights: FlatWeights, initial_average: float) -> None:
         self.weights = weights
         self.square_averages = torch.full_like(weights.vector, initial_average)

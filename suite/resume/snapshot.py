@@ -37,8 +37,9 @@ def pack(value: Any, tensors: dict[str, Tensor], name: str) -> Any:
     """Return `value` as JSON; copy its tensors and arrays into `tensors`.
 
     Packs numbers, text, None, and lists, tuples, deques and dictionaries of them; tensors, arrays,
-    numpy's generators, modules and optimisers; any other object by its attributes. A frozen
-    dataclass is a setting, not a state, and is left out.
+    numpy's generators, modules and optimisers; any other object by its attributes, but for those
+    that its class lists as `REBUILT`. A frozen dataclass is a setting, not a state, and is left
+    out.
 
     Tensors inside it are called `<name>.<key>`.
     """
@@ -169,13 +170,14 @@ def _is_setting(value: Any) -> bool:
     return dataclasses.is_dataclass(value) and value.__dataclass_params__.frozen  # type: ignore[attr-defined]
 
 
-def _attributes(value: Any, name: str) -> dict[Any, Any]:
+def _attributes(value: Any, place: str) -> dict[Any, Any]:
     """Return the parts of an object that hold its state."""
     if isinstance(value, nn.Module | torch.optim.Optimizer):
         return value.state_dict()
     if isinstance(value, type | FunctionType | MethodType) or not hasattr(value, "__dict__"):
-        raise TypeError(f"{name} cannot be packed: {value!r:.80}")
-    return vars(value)
+        raise TypeError(f"{place} cannot be packed: {value!r:.80}")
+    rebuilt = getattr(value, "REBUILT", ())
+    return {name: part for name, part in vars(value).items() if name not in rebuilt}
 
 
 @dataclass(frozen=True)
