@@ -149,12 +149,9 @@ def compress(path: Path) -> None:
 def read_plain(path: Path) -> bytes:
     """Return the content of a file, or of its compressed form where there is only that."""
     is_packed = not path.exists() and _compressed(path).exists()
-    with open_regular(_compressed(path) if is_packed else path) as file:
-        if is_packed:
-            with lzma.open(file) as unpacked:
-                content = unpacked.read(LARGEST_TABLE + 1)
-        else:
-            content = file.read(LARGEST_TABLE + 1)
+    place = _compressed(path) if is_packed else path
+    with open_regular(place) as file, lzma.open(file) if is_packed else file as plain:
+        content = plain.read(LARGEST_TABLE + 1)
     if len(content) > LARGEST_TABLE:
         raise OSError(errno.EFBIG, f"More than {LARGEST_TABLE / 2**20:.0f} MiB", str(path))
     return content

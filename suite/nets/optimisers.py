@@ -63,7 +63,7 @@ class Optimiser(ABC):
     """Makes steps against gradients, scaled by averages of squared gradients."""
 
     REBUILT = ("weights", "_divisor")
-    """Attributes that a checkpoint leaves out: weights are the network's, a step sets the divisor."""
+    """What a checkpoint leaves out: the weights are the network's, a step sets the divisor."""
 
     def __init__(self, weights: FlatWeights, initial_average: float) -> None:
         self.weights = weights

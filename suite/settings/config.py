@@ -40,6 +40,14 @@ class Range:
         return f"must be {'at least' if self.text.startswith('[') else 'above'} {low}"
 
 
+class Words(tuple[str, ...]):
+    """The words of which a setting is one."""
+
+    def __str__(self) -> str:
+        """Return the rule in words."""
+        return f"must be one of {', '.join(self)}"
+
+
 Count = Annotated[int, Range("[1, inf)")]
 Threads = Annotated[int, Range("[1, 1024]")]
 Capacity = Annotated[int, Range("[1, 1e9]")]
@@ -95,25 +103,22 @@ class RunConfig:
 
     def __post_init__(self) -> None:
         """Refuse values outside their ranges, and unknown words."""
-        for name, choices in _words(type(self)):
+        for name, value in vars(self).items():
+            infinite = isinstance(value, float) and not math.isfinite(value)
+            require(not infinite, f"{name} must be finite", value)
+        for name, allowed, is_optional in _rules(type(self)):
             value = getattr(self, name)
-            require(value in choices, f"{name} must be one of {', '.join(choices)}", value)
+            if value is None and is_optional:
+                continue
+            values = value if isinstance(value, tuple) else (value,)
+            fits = bool(values) and all(each is not None and each in allowed for each in values)
+            require(fits, f"{name} {allowed}", value)
         if self.find_task().actions == "hybrid" and not self.takes_hybrid_actions:
             raise UsageError(f"this agent cannot learn {self.task}, which has hybrid actions")
         distinct = len(self.seeds) == len(set(self.seeds)) > 0
         require(distinct, "seeds must be distinct, and at least one", self.seeds)
         for seed in self.seeds:
             require(0 <= seed < 2**31, "seeds must lie in 0..2**31-1", seed)
-        for name, value in vars(self).items():
-            infinite = isinstance(value, float) and not math.isfinite(value)
-            require(not infinite, f"{name} must be finite", value)
-        for name, allowed, is_optional in _ranges(type(self)):
-            value = getattr(self, name)
-            if value is None and is_optional:
-                continue
-            numbers = value if isinstance(value, tuple) else (value,)
-            fits = bool(numbers) and all(n is not None and n in allowed for n in numbers)
-            require(fits, f"{name} {allowed}", value)
 
     @property
     def memory_bytes(self) -> int:
@@ -320,31 +325,22 @@ class ReplayConfig(RMSpropConfig):
 
 
 @cache
-def _words(config_class: type) -> tuple[tuple[str, tuple[str, ...]], ...]:
-    """Return the names of fields that hold one of several words, and these words."""
-    hints = get_type_hints(config_class)
-    return tuple(
-        (field.name, get_args(hints[field.name]))
-        for field in dataclasses.fields(config_class)
-        if get_origin(hints[field.name]) is Literal
-    )
-
-
-@cache
-def _ranges(config_class: type) -> tuple[tuple[str, Range, bool], ...]:
-    """Return the names of fields that state a range, the range, and whether None is allowed."""
+def _rules(config_class: type) -> tuple[tuple[str, Range | Words, bool], ...]:
+    """Return the names of fields with a rule, the rule, and whether None is allowed, too."""
     hints = get_type_hints(config_class, include_extras=True)
-    names = [field.name for field in dataclasses.fields(config_class)]
     return tuple(
-        (name, found, NoneType in get_args(hints[name]))
-        for name in names
-        for found in _stated(hints[name])
+        (field.name, found, NoneType in get_args(hints[field.name]))
+        for field in dataclasses.fields(config_class)
+        for found in _stated(hints[field.name])
     )
 
 
-def _stated(hint: Any) -> Iterator[Range]:
-    """Yield the ranges that a type states, also inside a union."""
+def _stated(hint: Any) -> Iterator[Range | Words]:
+    """Yield the rules that a type states, also inside a union."""
     if isinstance(hint, Range):
         yield hint
-    for part in get_args(hint):
-        yield from _stated(part)
+    elif get_origin(hint) is Literal:
+        yield Words(get_args(hint))
+    else:
+        for part in get_args(hint):
+            yield from _stated(part)
