@@ -1,16 +1,7 @@
 """The frame of a loop that collects unrolls of one seed and learns from each.
 
-    session = UnrollSession(config, recorder)
-    ...
-    session.begin(learner, player, partial(update, learner, config), {"stream": action_stream})
-    while session.continues(describe):
-        for t in range(config.unroll_length):
-            ...
-            step = session.step(actions)
-        session.learn(batch, session.learning_rate)
-    session.save_policy(ACTING)
-
-The words are those of `suite.session.Session`, the frame of the loops that learn after each step.
+`agents/a2c.py` shows it. The words are those of `suite.session.Session`, the frame of the loops
+that learn after each step.
 """
 
 from collections.abc import Callable, Mapping, Sequence
