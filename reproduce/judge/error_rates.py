@@ -8,8 +8,9 @@ measured mean, the interval uses the measured spreads. Every group of tables has
 so each can be made alone. What a plan can decide, `outlook.py` finds by the same simulated checks.
 """
 
+import itertools
 from argparse import ArgumentParser
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -59,6 +60,8 @@ Sides = tuple[Draw, Draw]
 """Draw our scores, and the reference's, in a simulated check."""
 Rates = tuple[float, float]
 """Shares of simulated checks that were `reproduced` or `above`, and `below`."""
+Cells = Iterator[tuple[str, str, str, Sequence[float]]]
+"""Cells of tables: the table's title, row, column, and shares of simulated checks."""
 
 
 class Judged(NamedTuple):
@@ -197,22 +200,18 @@ def published_runs() -> dict[str, np.ndarray]:
     }
 
 
-def normal_tables() -> pd.DataFrame:
-    """Return the tables of one task with normal runs."""
-    rng = np.random.default_rng(SEED)
-    rates = {
-        (title, f"{spread:.0%}"): [
-            simulate(normal(spread, shortfall), n, m, rng) for n, m in COUNTS
-        ]
-        for title, shortfall in TRUTHS.items()
-        for spread in SPREADS
-    }
-    return _tables("spread", _named(COUNTS), rates)
+def normal_runs(rng: np.random.Generator) -> Cells:
+    """Yield the tables of one task with normal runs."""
+    for title, shortfall in TRUTHS.items():
+        for spread in SPREADS:
+            for n, m in COUNTS:
+                rates = simulate(normal(spread, shortfall), n, m, rng)
+                yield title, f"{spread:.0%}", f"{n}, {m}", rates
 
 
-def other_runs_tables() -> pd.DataFrame:
-    """Return the table of `reproduced` for normal, skewed, bimodal and published runs."""
-    rng, eighth = np.random.default_rng(SEED), 1.0 / 8.0
+def other_runs(rng: np.random.Generator) -> Cells:
+    """Yield the table of `reproduced` for normal, skewed, bimodal and published runs."""
+    eighth = 1.0 / 8.0
     theirs, short = failing(0.03, eighth), failing(0.03, eighth, 1.0 - MARGIN_FRACTION)
     sources = {
         "normal": normal(0.15, MARGIN_FRACTION),
@@ -226,104 +225,78 @@ def other_runs_tables() -> pd.DataFrame:
         **{name: resampled(scores) for name, scores in published_runs().items()},
     }
     title = "`reproduced` although short by the margin or more, in %"
-    rates = {
-        (title, name): [simulate(sides, n, m, rng)[:1] for n, m in COUNTS]
-        for name, sides in sources.items()
-    }
-    return _tables("runs", _named(COUNTS), rates)
+    for name, sides in sources.items():
+        for n, m in COUNTS:
+            yield title, name, f"{n}, {m}", simulate(sides, n, m, rng)[:1]
 
 
-def failing_tables() -> pd.DataFrame:
-    """Return the table of two equal agents, runs of both of which fail."""
-    rng, counts = np.random.default_rng(SEED), ((5, 5), (10, 5), (30, 5), (100, 5), (10, 10))
-    rates = {
-        ("Both agents are equal", f"one in {one_in} fails"): [
-            simulate((equal, equal), n, m, rng) for n, m in counts
-        ]
-        for one_in in (8, 5)
-        for equal in [failing(0.03, 1.0 / one_in)]
-    }
-    return _tables("runs", _named(counts), rates)
+def failing_runs(rng: np.random.Generator) -> Cells:
+    """Yield the table of two equal agents, runs of both of which fail."""
+    for one_in in (8, 5):
+        equal = failing(0.03, 1.0 / one_in)
+        for n, m in ((5, 5), (10, 5), (30, 5), (100, 5), (10, 10)):
+            rates = simulate((equal, equal), n, m, rng)
+            yield "Both agents are equal", f"one in {one_in} fails", f"{n}, {m}", rates
 
 
-def adding_tables() -> pd.DataFrame:
-    """Return the table of seeds that are added until a verdict appears."""
-    rng = np.random.default_rng(SEED)
+def added_seeds(rng: np.random.Generator) -> Cells:
+    """Yield the table of seeds that are added until a verdict appears."""
+    title = "Short by exactly the margin, at a spread of 15 %"
     looks = {"10 seeds, declared": 10, "3, 4, ... 10, until one decides": range(3, 11)}
-    rates = {
-        ("Short by exactly the margin, at a spread of 15 %", name): [
-            simulate(normal(0.15, MARGIN_FRACTION), num_seeds, m, rng) for m in (3, 10)
-        ]
-        for name, num_seeds in looks.items()
-    }
-    return _tables("seeds", [f"{m} of theirs" for m in (3, 10)], rates)
+    for name, num_seeds in looks.items():
+        for m in (3, 10):
+            rates = simulate(normal(0.15, MARGIN_FRACTION), num_seeds, m, rng)
+            yield title, name, f"{m} of theirs", rates
 
 
-def suite_tables() -> pd.DataFrame:
-    """Return the tables of suites; the third rate is that of a task below, by Holm's adjustment."""
-    rng = np.random.default_rng(SEED)
-    counts, spreads = ((3, 3), (3, 10), (10, 10)), (0.15, 0.30, 0.50)
-    rates = {
-        (title, str(num_tasks)): [
-            simulate_suite(normal(spread, shortfall), n, m, num_tasks, rng)[: 3 if shortfall else 2]
-            for spread in spreads
-            for n, m in counts
-        ]
-        for title, shortfall in TRUTHS.items()
-        for num_tasks in (2, 5, 9, 26, 57)
-    }
-    columns = [f"{spread:.0%}: {name}" for spread in spreads for name in _named(counts)]
-    return _tables("tasks", columns, rates)
+def suites(rng: np.random.Generator) -> Cells:
+    """Yield the tables of suites; the third rate is that of a task below, by Holm's adjustment."""
+    for title, shortfall in TRUTHS.items():
+        for num_tasks, spread in itertools.product((2, 5, 9, 26, 57), (0.15, 0.30, 0.50)):
+            for n, m in ((3, 3), (3, 10), (10, 10)):
+                rates = simulate_suite(normal(spread, shortfall), n, m, num_tasks, rng)
+                shown = rates if shortfall else rates[:2]
+                yield title, str(num_tasks), f"{spread:.0%}: {n}, {m}", shown
 
 
-def wild_tables() -> pd.DataFrame:
-    """Return the table of suites in which one task scatters wildly, the others at 5 %."""
-    rng, counts = np.random.default_rng(SEED), ((3, 3), (5, 3), (10, 3), (30, 3), (10, 10))
+def wild_suites(rng: np.random.Generator) -> Cells:
+    """Yield the table of suites in which one task scatters wildly, the others at 5 %."""
     title, shortfall = next(iter(TRUTHS.items()))
-    rates = {}
-    for wild in (0.50, 0.70):
-        for num_tasks in (2, 5, 9):
-            sides = normal(np.array([wild, *[0.05] * (num_tasks - 1)]), shortfall)
-            rates[title, f"{num_tasks} tasks, {wild:.0%}"] = [
-                simulate_suite(sides, n, m, num_tasks, rng)[:2] for n, m in counts
-            ]
-    return _tables("suite", _named(counts), rates)
+    for wild, num_tasks in itertools.product((0.50, 0.70), (2, 5, 9)):
+        sides = normal(np.array([wild, *[0.05] * (num_tasks - 1)]), shortfall)
+        for n, m in ((3, 3), (5, 3), (10, 3), (30, 3), (10, 10)):
+            rates = simulate_suite(sides, n, m, num_tasks, rng)[:2]
+            yield title, f"{num_tasks} tasks, {wild:.0%}", f"{n}, {m}", rates
 
 
-def _named(counts: Sequence[tuple[int, int]]) -> list[str]:
-    return [f"{n}, {m}" for n, m in counts]
+GROUPS: Mapping[str, tuple[str, Callable[[np.random.Generator], Cells]]] = {
+    "normal": ("spread", normal_runs),
+    "others": ("runs", other_runs),
+    "failing": ("runs", failing_runs),
+    "adding": ("seeds", added_seeds),
+    "suites": ("tasks", suites),
+    "wild": ("suite", wild_suites),
+}
+"""Groups of tables, in the order of the page: the heading of their rows, and what makes them."""
 
 
-def _tables(
-    corner: str, columns: Sequence[str], rates: Mapping[tuple[str, str], Sequence[Sequence[float]]]
-) -> pd.DataFrame:
-    """Return the cells of tables, a row for each."""
+def simulated(group: str) -> pd.DataFrame:
+    """Return a group of tables, simulated anew; its Generator is its own."""
+    corner, make = GROUPS[group]
     cells = [
-        (title, corner, name, column, ", ".join(f"{100 * rate:.1f}" for rate in cell))
-        for (title, name), row in rates.items()
-        for column, cell in zip(columns, row, strict=True)
+        (title, corner, row, column, ", ".join(f"{100 * rate:.1f}" for rate in rates))
+        for title, row, column, rates in make(np.random.default_rng(SEED))
     ]
     return pd.DataFrame(cells, columns=list(COLUMNS))
 
 
-TABLES: Mapping[str, Callable[[], pd.DataFrame]] = {
-    "normal": normal_tables,
-    "others": other_runs_tables,
-    "failing": failing_tables,
-    "adding": adding_tables,
-    "suites": suite_tables,
-    "wild": wild_tables,
-}
-"""Groups of tables, in the order of the page."""
-
-
 def stored() -> pd.DataFrame:
-    """Return the stored tables; `group` is a name of `TABLES`."""
+    """Return the stored tables; `group` is a name of `GROUPS`."""
     return pd.read_csv(FILE, dtype=str)
 
 
 if __name__ == "__main__":
     ArgumentParser(description="simulate all error rates anew: four minutes").parse_args()
-    made = pd.concat([make().assign(group=name) for name, make in TABLES.items()])
+    made = pd.concat([simulated(group).assign(group=group) for group in GROUPS])
     content = made[["group", *COLUMNS]].to_csv(index=False, lineterminator="\n")
     write_atomically(FILE, content.encode())
