@@ -10,6 +10,7 @@ from reproduce.plan.places import check_memory
 from reproduce.plan.request import GRID, SIZE, add_flags, read_request, started_anew
 from reproduce.plan.status import check_extensions
 from reproduce.run.view import say
+from suite.base.errors import UsageError
 
 
 def main(argv: Sequence[str]) -> int:
@@ -35,7 +36,11 @@ def main(argv: Sequence[str]) -> int:
         say(console, departure)
     if request.dry_run:
         return 0
-    peer.refuse_missing(peer.peer_of(plan))
+    found = peer.peer_of(plan)
+    if not found.python.exists():
+        raise UsageError(
+            f"the environment of {found.name} is missing: run `make peers PEER={found.name}` first"
+        )
     status = run_plan(plan, console)
     if options.publish and status < 2:
         say(console, f"Published: {publish(plan)}; docs/controls.md says what a reference needs")

@@ -191,7 +191,8 @@ def mirror(kind: str, runs: Path, logdir: Path) -> int:
     The folder of one run alone is mirrored by the names of its task and seed.
     """
     check_kind(kind)
-    folders = [path.parent for path in sorted(runs.rglob("run.json")) if _is_whole(path.parent)]
+    found = {path.parent: read_record(path.parent) for path in sorted(runs.rglob("run.json"))}
+    folders = [run for run, record in found.items() if record and record["status"] != "damaged"]
     if not folders:
         raise UsageError(f"{runs} holds no undamaged runs (<task>/seed-<k>/run.json)")
     check_writable(logdir, "logdir")
@@ -202,11 +203,6 @@ def mirror(kind: str, runs: Path, logdir: Path) -> int:
         one.update()
         one.close()
     return len(folders)
-
-
-def _is_whole(run: Path) -> bool:
-    record = read_record(run)
-    return record is not None and record["status"] != "damaged"
 
 
 def main(argv: Sequence[str]) -> int:

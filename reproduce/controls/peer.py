@@ -213,11 +213,3 @@ def peer_of(plan: Plan) -> Peer:
     """Return the peer that makes a control's runs."""
     assert isinstance(plan.maker, Peer)
     return plan.maker
-
-
-def refuse_missing(peer: Peer) -> None:
-    """Raise a `UsageError` if a peer has no environment on this machine."""
-    if not peer.python.exists():
-        raise UsageError(
-            f"the environment of {peer.name} is missing: run `make peers PEER={peer.name}` first"
-        )

@@ -14,15 +14,14 @@ default). Continuous policies play their mode, discrete ones sample, for they be
 the mode is a single action.
 """
 
-import csv
 import importlib
-import io
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
+import pandas as pd
 
 from reproduce.judge.fingerprints import untrained_returns
 from suite.base.errors import UsageError
@@ -46,6 +45,7 @@ COLUMNS: tuple[str, ...] = (
     *("shortest_episode", "longest_episode", "idle_return"),
     *("untrained_return", "untrained_agent", "untrained_rule"),
 )
+KEYS = ["task", "protocol"]
 IDLE_ACTIONS = {"Acrobot-v1": 1, "MountainCar-v0": 1, "LunarLander-v3": 0}
 """Discrete actions without torque, push or thrust; in a game it is 0, and others have none."""
 AGENTS_OF = {
@@ -139,17 +139,12 @@ def measure_untrained(task: Task) -> dict[str, str]:
 
 def put(task: Task, measured: Mapping[str, str]) -> None:
     """Write columns of a task's row of `suite/random_scores.csv`; all else stays as it is."""
-    rows: dict[tuple[str, str], dict[str, str]] = {}
+    table = pd.DataFrame([{"task": task.name, "protocol": task.protocol, **measured}])
     if RANDOM_SCORES.exists():
-        with RANDOM_SCORES.open(newline="") as file:
-            rows = {(row["task"], row["protocol"]): row for row in csv.DictReader(file)}
-    key = {"task": task.name, "protocol": task.protocol}
-    rows[task.name, task.protocol] = {**rows.get((task.name, task.protocol), {}), **key, **measured}
-    text = io.StringIO()
-    writer = csv.DictWriter(text, COLUMNS, lineterminator="\n")
-    writer.writeheader()
-    writer.writerows(rows[key] for key in sorted(rows))
-    write_atomically(RANDOM_SCORES, text.getvalue().encode())
+        before = pd.read_csv(RANDOM_SCORES, dtype=str, keep_default_na=False)
+        table = table.set_index(KEYS).combine_first(before.set_index(KEYS)).reset_index()
+    content = table.reindex(columns=list(COLUMNS)).to_csv(index=False, lineterminator="\n")
+    write_atomically(RANDOM_SCORES, content.encode())
     baseline_scores.cache_clear()
 
 

@@ -121,15 +121,11 @@ def run_of(plan: "Plan", task: str, seed: int) -> Run:
         return run
     if differs := differences(plan, record):
         raise _other_settings(folder, differs)
-    return _counted(plan, run, record) if run.has_ended else run
-
-
-def _counted(plan: "Plan", run: Run, record: Mapping[str, Any]) -> Run:
-    """Return a run that has ended, `left out` if it does not count."""
-    number, remark = plan.behaviours.get(run.task), why_left_out(plan, record)
+    if not run.has_ended:
+        return run
+    number, remark = plan.behaviours.get(task), why_left_out(plan, record)
     counts = not remark if number is None else number_of(record) == number
-    run = replace(run, remark=remark)
-    return run if counts else replace(run, status="left out")
+    return replace(run, status=run.status if counts else "left out", remark=remark)
 
 
 def seeds_begun(plan: "Plan", task: str) -> set[int]:
