@@ -12,13 +12,15 @@ from rich.table import Table
 from reproduce.commands import flags
 from reproduce.gather.collect import score, throughput
 from reproduce.judge.inference import sample, welch
+from reproduce.plan.status import records_below
 from reproduce.run.view import say
 from suite.base.errors import UsageError
 from suite.envs.tasks import folder_of
-from suite.record.records import read_record, seed_of
 from suite.settings.command_line import printable
 
 COLUMNS = ("task", "env steps", "A, mean (n)", "B, mean (n)", "B - A [95 %]", "speed B / A")
+Configs = dict[Path, Mapping[str, Any]]
+"""Configurations of finished runs of a task, by their folders."""
 
 
 def compare(runs_a: Path, runs_b: Path) -> list[dict[str, Any]]:
@@ -45,19 +47,15 @@ def compare(runs_a: Path, runs_b: Path) -> list[dict[str, Any]]:
     return rows
 
 
-def _read(runs: Path) -> tuple[str, dict[str, list[Path]], dict[str, dict[Path, str]]]:
+def _read(runs: Path) -> tuple[str, dict[str, Configs], dict[str, dict[Path, str]]]:
     """Return which agent's settings a folder's finished runs have, and these runs by task.
 
     The last are the others by their task's folder, each with its status.
     """
-    found, makers, others = dict[str, list[Path]](), dict[str, Path](), dict[str, dict[Path, str]]()
-    for file in sorted([*runs.glob("seed-*/run.json"), *runs.glob("*/seed-*/run.json")]):
-        run = file.parent
-        record = read_record(run) if seed_of(run) is not None else None
-        if record is None:
-            continue
+    found, makers, others = dict[str, Configs](), dict[str, Path](), dict[str, dict[Path, str]]()
+    for run, record in (*records_below(runs, "seed-*"), *records_below(runs)):
         if record["status"] == "finished":
-            found.setdefault(record["task"], []).append(run)
+            found.setdefault(record["task"], {})[run] = record["config"]
             agent = record.get("control") or record["agent"]
             makers.setdefault(f"{agent}, {record['source']}", run)
         else:
@@ -71,8 +69,8 @@ def _read(runs: Path) -> tuple[str, dict[str, list[Path]], dict[str, dict[Path, 
     return next(iter(makers)), found, others
 
 
-def _row(task: str, runs_a: list[Path], runs_b: list[Path]) -> dict[str, Any]:
-    configs = [(read_record(run) or {})["config"] for run in (*runs_a, *runs_b)]
+def _row(task: str, runs_a: Configs, runs_b: Configs) -> dict[str, Any]:
+    configs = [*runs_a.values(), *runs_b.values()]
     rules = {config.get("evaluation_rule", "deterministic") for config in configs}
     if len(rules) > 1:
         raise UsageError(f"{task}: scores of different rules do not compare: {sorted(rules)}")
@@ -96,7 +94,7 @@ def _row(task: str, runs_a: list[Path], runs_b: list[Path]) -> dict[str, Any]:
     }
 
 
-def _median_speed(runs: list[Path]) -> float:
+def _median_speed(runs: Configs) -> float:
     speeds = [speed["env_steps_per_second"] for run in runs if (speed := throughput(run))]
     return float(np.median(speeds)) if speeds else math.nan
 

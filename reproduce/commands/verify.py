@@ -14,7 +14,7 @@ import agents
 from reproduce.commands import flags
 from reproduce.plan.grid import PUBLISHED
 from reproduce.plan.presets import check_agent
-from reproduce.plan.status import number_of, recorded_processor
+from reproduce.plan.status import number_of, recorded_processor, records_below
 from reproduce.run.log import last_lines
 from reproduce.run.processes import AgentProcess
 from suite.base import hardware
@@ -43,10 +43,9 @@ def default_run(agent: str) -> Path | None:
     found, today = list[tuple[bool, float, Path]](), hardware.behaviour(agent)
     if today is None:
         return None
-    for path in PUBLISHED.glob(f"{agent}-*/*/*/seed-*/run.json"):
-        record = read_record(path.parent)
-        if record and record["status"] == "finished" and number_of(record) == today:
-            found.append((bool(elsewhere(record)), float(record["wall_seconds"]), path.parent))
+    for run, record in records_below(PUBLISHED, f"{agent}-*/*/*/seed-*"):
+        if record["status"] == "finished" and number_of(record) == today:
+            found.append((bool(elsewhere(record)), float(record["wall_seconds"]), run))
     return min(found)[-1] if found else None
 
 

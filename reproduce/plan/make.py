@@ -18,14 +18,13 @@ from reproduce.plan.grid import Plan
 from reproduce.plan.places import Cluster, check_writable, choose_device, default_workers
 from reproduce.plan.presets import source_of, tasks_of
 from reproduce.plan.request import FIELDS, OPTIONAL, SAVED, Request, check, words_of
-from reproduce.plan.status import NOT_SETTINGS, number_of
+from reproduce.plan.status import NOT_SETTINGS, number_of, records_below
 from reproduce.words import counted
 from suite.base.errors import UsageError, nearest
 from suite.base.files import check_inside, write_json
 from suite.base.hardware import find_device, num_cores
 from suite.envs.tasks import Zero, baseline_scores, refuse_unimported
 from suite.record.recorder import refuse_no_evaluations
-from suite.record.records import read_record
 from suite.settings.command_line import printable, read_value
 from suite.settings.recorded import without_removed
 
@@ -291,8 +290,7 @@ def load_grid(folder: Path) -> Plan:
 def _newest(folder: Path) -> dict[str, int]:
     """Return the newest number of a behaviour among the runs of each task."""
     found: dict[str, int] = {}
-    for path in folder.glob("*/seed-*/run.json"):
-        record = read_record(path.parent) or {}
+    for _, record in records_below(folder):
         if (number := number_of(record)) is not None:
             found[record["task"]] = max(number, found.get(record["task"], 0))
     return found

@@ -8,7 +8,7 @@ import hashlib
 import json
 import re
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
@@ -70,6 +70,14 @@ class Run:
     def has_ended(self) -> bool:
         """Return whether its result is kept; other runs start or resume."""
         return self.status in ENDED
+
+
+def records_below(folder: Path, pattern: str = "*/seed-*") -> Iterator[tuple[Path, dict[str, Any]]]:
+    """Yield the runs' folders of a pattern, in order, with their records; not those without one."""
+    for path in sorted(folder.glob(pattern)):
+        record = read_record(path) if seed_of(path) is not None else None
+        if record is not None:
+            yield path, record
 
 
 def with_status(run: Run, record: Mapping[str, Any] | None) -> Run:
@@ -201,18 +209,15 @@ def refuse_mixture(plan: "Plan") -> None:
     task are judged together; a plan of other tasks asks for those again.
     """
     planned = [folder_of(task) for task in plan.tasks]
-    for task in sorted(path for path in plan.directory.glob("*") if path.is_dir()):
-        for folder in sorted(task.glob("seed-*")):
-            record = read_record(folder) if seed_of(folder) is not None else None
-            if record is None or record["status"] not in ENDED:
-                continue
-            if differs := differences(plan, record):
-                raise _other_settings(folder, differs)
-            why = task.name in planned and why_left_out(plan, record)
-            if why:
-                back = " or take back the changes" if plan.today.uncommitted else ""
-                fix = f"start anew beside it with --fresh{back}"
-                raise UsageError(f"{folder} was run with other code ({why}): {fix}")
+    for folder, record in records_below(plan.directory):
+        if record["status"] not in ENDED:
+            continue
+        if differs := differences(plan, record):
+            raise _other_settings(folder, differs)
+        if folder.parent.name in planned and (why := why_left_out(plan, record)):
+            back = " or take back the changes" if plan.today.uncommitted else ""
+            fix = f"start anew beside it with --fresh{back}"
+            raise UsageError(f"{folder} was run with other code ({why}): {fix}")
 
 
 def check_extensions(plan: "Plan", runs: Iterable[Run]) -> None:
