@@ -250,10 +250,10 @@ def seconds_left(
 def _memory_gib(plan: Plan) -> float | None:
     """Return the host's memory that the groups side by side fill; None where never measured."""
     sizes, groups = [], plan.groups()
-    tasks = {group.runs[0].task for group in groups}
+    tasks = {group[0].task for group in groups}
     speeds = {task: find_speed(plan.agent, plan.source, task, plan.device) for task in tasks}
     for group in groups:
-        speed = speeds[group.runs[0].task]
+        speed = speeds[group[0].task]
         if speed is None:
             return None
         sizes.append(speed.memory_mib / 2**10 + demand_of(plan, group)["memory"] / 2**30)

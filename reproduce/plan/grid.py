@@ -22,12 +22,8 @@ from suite.settings.presets import Preset
 PUBLISHED = ROOT / "results" / "published"
 
 
-@dataclass(frozen=True)
-class Group:
-    """The runs that one process trains together, and its command."""
-
-    runs: tuple[Run, ...]
-    command: tuple[str, ...]
+Group = tuple[Run, ...]
+"""The runs that one process trains together: of one task."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -168,7 +164,7 @@ class Plan(Request):
         return runs_of(self)
 
     def groups(self, runs: Sequence[Run] | None = None) -> list[Group]:
-        """Return the processes still to be run: one per seed.
+        """Return the runs still to be made, those of one process together: one per seed.
 
         On a GPU the seeds of a task share one process if the agent trains several at once; where
         there are more GPUs than tasks, several. Seeds that were trained together go on together,
@@ -177,31 +173,31 @@ class Plan(Request):
         runs = self.runs() if runs is None else runs
         waiting = [run for run in runs if not run.has_ended]
         if self.device == "cpu" or not self.preset.seeds_together:
-            bundles = [(run,) for run in waiting]
-        else:
-            here = {run.directory: run for run in runs}
-            bound_to = {run: companions(run, here) for run in waiting}
-            bound = dict.fromkeys(bundle for bundle in bound_to.values() if bundle)
-            free: dict[str, list[Run]] = {}
-            for run in waiting:
-                if not bound_to[run]:
-                    free.setdefault(run.task, []).append(run)
-            places = min(self.workers, len(self.gpus)) - len(bound)
-            parts = max(1, math.ceil(places / max(1, len(free))))
-            bundles = [*bound, *(part for each in free.values() for part in _split(each, parts))]
-            order = {run: i for i, run in enumerate(runs)}
-            bundles.sort(key=lambda bundle: order[bundle[0]])
-        side_by_side = min(self.workers, len(bundles))
-        return [self.group(bundle, side_by_side) for bundle in bundles]
+            return [(run,) for run in waiting]
+        here = {run.directory: run for run in runs}
+        bound_to = {run: companions(run, here) for run in waiting}
+        bound = dict.fromkeys(group for group in bound_to.values() if group)
+        free: dict[str, list[Run]] = {}
+        for run in waiting:
+            if not bound_to[run]:
+                free.setdefault(run.task, []).append(run)
+        places = min(self.workers, len(self.gpus)) - len(bound)
+        parts = max(1, math.ceil(places / max(1, len(free))))
+        groups = [*bound, *(part for each in free.values() for part in _split(each, parts))]
+        order = {run: i for i, run in enumerate(runs)}
+        return sorted(groups, key=lambda group: order[group[0]])
 
-    def group(self, runs: Sequence[Run], side_by_side: int | None = None) -> Group:
-        """Return one process for runs of one task; its simulator has its share of idle cores."""
-        cores = num_cores() // (side_by_side or self.workers)
+    def command(self, group: Group, side_by_side: int) -> tuple[str, ...]:
+        """Return the command of a process that trains a group beside others.
+
+        Its simulator has its share of idle cores.
+        """
+        cores = num_cores() // side_by_side
         threads = 1 if self.cluster else max(1, cores - self.preset.cores_per_run + 1)
-        return Group(tuple(runs), self.maker.command(self, tuple(runs), threads))
+        return self.maker.command(self, group, threads)
 
 
-def _split(runs: Sequence[Run], parts: int) -> list[tuple[Run, ...]]:
+def _split(runs: Sequence[Run], parts: int) -> list[Group]:
     """Return runs in so many parts, if there are so many; some are larger by one."""
     parts = min(parts, len(runs))
     ends = [len(runs) * k // parts for k in range(parts + 1)]

@@ -113,11 +113,11 @@ def demand_of(plan: "Plan", group: "Group") -> dict[str, float]:
     """
     gpus = sum(node.get("GPU", 0.0) for node in plan.cluster.nodes) if plan.cluster else 1.0
     share = 0.0 if plan.device == "cpu" else 1.0 / math.ceil(plan.workers / max(gpus, 1.0))
-    kept = 0 if keeps_on_gpu(plan) else _memory_bytes(plan, group.runs[0].task)
+    kept = 0 if keeps_on_gpu(plan) else _memory_bytes(plan, group[0].task)
     return {
         "CPU": float(plan.preset.cores_per_run),
         "GPU": math.floor(share * 1e4) / 1e4,  # the finest share that Ray knows
-        "memory": float(len(group.runs) * kept),
+        "memory": float(len(group) * kept),
     }
 
 
@@ -140,7 +140,7 @@ def check_memory(plan: "Plan", runs: "Sequence[Run] | None" = None) -> None:
     places = max(1, len(gpus))
     place = f"each of {places} GPUs" if places > 1 else "this GPU" if gpus else "this machine"
     kept = {task: _memory_bytes(plan, task) / 2**30 for task in plan.tasks}
-    sizes = sorted((len(each.runs) * kept[each.runs[0].task] for each in groups), reverse=True)
+    sizes = sorted((len(each) * kept[each[0].task] for each in groups), reverse=True)
     at_once = math.ceil(min(plan.workers, len(groups)) / places)
     needed = sum(sizes[:at_once])
     if needed <= there:

@@ -13,7 +13,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -90,6 +90,7 @@ class Worker:
     """A group that runs."""
 
     group: Group
+    command: Sequence[str]
     log: Path
     agent: Any
     """An `AgentProcess`, or what has its `poll`, `terminate` and `kill`."""
@@ -136,25 +137,21 @@ class Pool:
                 return
             self._waiting.remove(group)
             try:
-                ours = [run for run in group.runs if self._leases.claim(run.directory)]
-                theirs = [run for run in group.runs if run not in ours]
+                ours = [run for run in group if self._leases.claim(run.directory)]
+                theirs = tuple(run for run in group if run not in ours)
                 if theirs:
-                    self._waiting.append(self._plan.group(theirs))
+                    self._waiting.append(theirs)
                     self._leave(theirs)
                 todo = [run for run in ours if run.has_ended or not self._has_ended_elsewhere(run)]
                 if all(run.has_ended for run in todo):
                     self._settle(todo)
                 else:
-                    self._start(self._plan.group(todo, self._side_by_side()))
+                    self._start(tuple(todo))
             except OSError as error:
                 reason = "no space" if error.errno in NO_SPACE else "not started"
-                self._fail(group.runs, f"{reason}: {error}")
+                self._fail(group, f"{reason}: {error}")
             except UsageError as error:
-                self._fail(group.runs, f"not started: {error}")
-
-    def _side_by_side(self) -> int:
-        """Return how many processes share this machine once one more starts and others follow."""
-        return min(self._most_workers, len(self._workers) + 1 + len(self._waiting))
+                self._fail(group, f"not started: {error}")
 
     def _leave(self, runs: Sequence[Run]) -> None:
         for run in runs:
@@ -186,22 +183,24 @@ class Pool:
         if changed:
             raise UsageError(f"{', '.join(changed)} changed since this grid was started")
         refuse_mixture(self._plan)
-        check_extensions(self._plan, group.runs)
-        for run in group.runs:
+        check_extensions(self._plan, group)
+        for run in group:
             if run.has_ended:
                 continue
             check_inside(self._plan.directory, run.directory)
             self._keep_aside(run)
             run.directory.mkdir(parents=True, exist_ok=True)
-        seeds = "-".join(str(run.seed) for run in group.runs)[:100]
-        log = group.runs[0].directory.parent / f"seeds-{seeds}.log"
+        seeds = "-".join(str(run.seed) for run in group)[:100]
+        log = group[0].directory.parent / f"seeds-{seeds}.log"
         self._workers.append(self._work(group, log))
 
     def _work(self, group: Group, log: Path) -> Worker:
-        gpu = self._free_gpu()
+        # Beside it are those that run, and those that follow while workers are free.
+        side_by_side = min(self._most_workers, len(self._workers) + 1 + len(self._waiting))
+        command, gpu = self._plan.command(group, side_by_side), self._free_gpu()
         if gpu is not None:
-            group = replace(group, command=(*seeing_gpu(gpu), *group.command))
-        worker = Worker(group, log, AgentProcess(group.command, log), gpu)
+            command = (*seeing_gpu(gpu), *command)
+        worker = Worker(group, command, log, AgentProcess(command, log), gpu)
         self._mark(group, "running")
         return worker
 
@@ -212,7 +211,7 @@ class Pool:
         return min(numbers, key=lambda gpu: beside[gpu]) if len(numbers) > 1 else None
 
     def _mark(self, group: Group, state: str) -> None:
-        for run in group.runs:
+        for run in group:
             self._row_of[run.key].state = state
 
     def _keep_aside(self, run: Run) -> None:
@@ -228,7 +227,7 @@ class Pool:
     def _look_after(self) -> None:
         lost = self._leases.beat()
         for worker in list(self._workers):
-            if any(run.directory in lost for run in worker.group.runs):
+            if any(run.directory in lost for run in worker.group):
                 self._put_back(worker)
                 continue
             end = worker.agent.poll()  # before the last rows are read
@@ -241,7 +240,7 @@ class Pool:
                 read_progress(row)
 
     def _rows(self, worker: Worker) -> list[Progress]:
-        return [self._row_of[run.key] for run in worker.group.runs]
+        return [self._row_of[run.key] for run in worker.group]
 
     def _end(self, worker: Worker, end: End) -> None:
         worker.agent.kill()
@@ -251,21 +250,21 @@ class Pool:
             names = {number.value: number.name for number in signal.Signals}
             killer = names.get(-status, f"signal {-status}")  # a real-time signal has no name
             reason = f"killed by {killer}" if status < 0 else f"exit {status}"
-            if _is_out_of_space(lines, worker.group.runs[0].directory):
+            if _is_out_of_space(lines, worker.group[0].directory):
                 reason = f"no space: {reason}"
         for row in self._rows(worker):
             if not _has_result(row, lines):
-                _fail_recorded(row, worker.group, reason, lines)
+                _fail_recorded(row, worker.command, reason, lines)
             self._leases.release(row.run.directory)
 
     def _put_back(self, worker: Worker) -> None:
         """Stop a worker that has lost a lease; its unfinished runs wait again, in new groups."""
         worker.agent.kill()
         self._workers.remove(worker)
-        runs = [run_of(self._plan, run.task, run.seed) for run in worker.group.runs]
+        runs = [run_of(self._plan, run.task, run.seed) for run in worker.group]
         groups = self._plan.groups(runs)
         self._waiting += groups
-        waiting = [run for group in groups for run in group.runs]
+        waiting = [run for group in groups for run in group]
         self._settle([run for run in runs if run not in waiting])
         for run in waiting:
             self._row_of[run.key].state = "waiting"
@@ -275,7 +274,7 @@ class Pool:
         """Show unstarted runs as failed; record nothing, so that a later start may run them."""
         for run in runs:
             row = self._row_of[run.key]
-            if run not in [other for group in self._waiting for other in group.runs]:
+            if run not in [other for group in self._waiting for other in group]:
                 row.state, row.error = "failed", error
                 self._leases.release(run.directory)
 
@@ -315,7 +314,7 @@ def _has_result(row: Progress, log: Sequence[str]) -> bool:
     return True
 
 
-def _fail_recorded(row: Progress, group: Group, reason: str, log: Sequence[str]) -> None:
+def _fail_recorded(row: Progress, command: Sequence[str], reason: str, log: Sequence[str]) -> None:
     """Record a run as failed; keep the other entries of its own record."""
     record = read_record(row.run.directory) or {}
     run = with_status(row.run, record or None)
@@ -324,9 +323,9 @@ def _fail_recorded(row: Progress, group: Group, reason: str, log: Sequence[str])
     row.state = "failed"
     row.error = f"{reason}: {log[-1].strip() if log else 'no output'}"
     config = {"env_steps": run.env_steps}
-    command = printable(shlex.join(group.command))  # a path need not be text
+    words = printable(shlex.join(command))  # a path need not be text
     failed: dict[str, Any] = {"task": run.task, "seed": run.seed}
-    failed |= {"config": config, "command": command, **record}
+    failed |= {"config": config, "command": words, **record}
     failed |= {"status": "failed", "error": row.error, "log_tail": log[-LOG_LINES:]}
     if run.status != "shorter":  # a result, which nothing has touched
         _write_record(run, failed)

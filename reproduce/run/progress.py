@@ -81,7 +81,7 @@ def board_of(runs: Sequence[Run], workers: int, groups: Sequence[Group]) -> Boar
         rows.append(row)
         if not is_over and (run.directory / CHECKPOINT).exists():
             read_progress(row)
-    return Board(workers * max((len(group.runs) for group in groups), default=1), rows)
+    return Board(workers * max(map(len, groups), default=1), rows)
 
 
 def read_progress(row: Progress) -> None:

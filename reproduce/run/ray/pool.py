@@ -166,21 +166,22 @@ class RayPool(Pool):
         self._losses: Counter[tuple[str, int]] = Counter()
 
     def _work(self, group: Group, log: Path) -> Worker:
-        place = Path("runs", self._plan.name, folder_of(group.runs[0].task))
-        there = [replace(run, directory=place / run.directory.name) for run in group.runs]
+        place = Path("runs", self._plan.name, folder_of(group[0].task))
+        there = tuple(replace(run, directory=place / run.directory.name) for run in group)
         order = node.Order(
             agent=self._plan.agent,
             sources=self._sources,
-            arguments=self._plan.group(there).command[1:],
+            arguments=self._plan.command(there, 1)[1:],
             out=place.as_posix(),
-            folders=[run.directory.name for run in group.runs],
+            folders=[run.directory.name for run in group],
             log=_on_a_shared_disk(log),
-            files={} if self._is_here else read_folders(run.directory for run in group.runs),
+            files={} if self._is_here else read_folders(run.directory for run in group),
         )
         demand = demand_of(self._plan, group)
         with open_inside(log.parent, log, 0) as file:
             file.write(order.sign)
-        worker = Worker(group, log, _RayAgent(group, log, order, demand))
+        agent = _RayAgent(group, log, order, demand)
+        worker = Worker(group, self._plan.command(group, 1), log, agent)
         self._mark(group, "waiting")
         return worker
 
@@ -192,14 +193,13 @@ class RayPool(Pool):
 
     def _end(self, worker: Any, end: End) -> None:
         """Record how a worker's runs ended; place the group again if its node is lost."""
-        runs = worker.group.runs
-        losses = 0 if worker.agent.has_advanced else self._losses[runs[0].key]
-        for run in runs:
+        losses = 0 if worker.agent.has_advanced else self._losses[worker.group[0].key]
+        for run in worker.group:
             self._losses[run.key] = losses + isinstance(end, Lost)
         if not isinstance(end, Lost) or losses >= MOST_LOSSES:
             super()._end(worker, end)
             return
-        for run in runs:
+        for run in worker.group:
             self.board.notes.append(f"{run.name} is placed elsewhere: {end.reason}")
         self._put_back(worker)
 
@@ -216,7 +216,7 @@ class _RayAgent:
         self.node = ""
         """Where it runs; empty while it waits for a place."""
         self._has_ended = False
-        self._before = checkpoint_of(group.runs[0].directory)
+        self._before = checkpoint_of(group[0].directory)
         submit = ray.remote(
             num_cpus=demand["CPU"],
             num_gpus=demand["GPU"],
@@ -230,7 +230,7 @@ class _RayAgent:
     @property
     def has_advanced(self) -> bool:
         """Return whether the agent has made a checkpoint that is here."""
-        return checkpoint_of(self._group.runs[0].directory) != self._before
+        return checkpoint_of(self._group[0].directory) != self._before
 
     def poll(self) -> End | None:
         """Write the runs that have arrived; return how the agent ended, None while it works."""
@@ -244,7 +244,7 @@ class _RayAgent:
                     self._has_ended = True
                     return message
                 if isinstance(message, node.Sent):
-                    write_folders(message.files, self._group.runs[0].directory.parent)
+                    write_folders(message.files, self._group[0].directory.parent)
                     write_atomically(self._log, message.log)
                 else:
                     self.node = message

@@ -27,7 +27,7 @@ from tests.reproduce.conftest import TASK, pendulum, planned, record_run, reseal
 
 def seeds_to_run(plan: Plan) -> list[list[int]]:
     """The seeds of every process that is still to be started."""
-    return [[run.seed for run in group.runs] for group in plan.groups()]
+    return [[run.seed for run in group] for group in plan.groups()]
 
 
 def test_a_request_is_read_back_from_its_words() -> None:
@@ -127,7 +127,7 @@ def test_groups_are_seeds_on_a_cpu_and_tasks_on_a_gpu(tmp_path: Path) -> None:
     for device in ("cuda", "cuda:1"):
         on_gpu = dataclasses.replace(plan, device=device)
         assert seeds_to_run(on_gpu) == [[1, 3], [1, 2, 3]]
-        assert {run.task for run in on_gpu.groups()[1].runs} == {tasks[1]}
+        assert {run.task for run in on_gpu.groups()[1]} == {tasks[1]}
 
 
 @pytest.mark.parametrize(
@@ -157,11 +157,12 @@ def test_seeds_occupy_every_gpu(
         **{"device": "cuda", **options},
     )
     groups = plan.groups()
-    assert [len(group.runs) for group in groups] == sizes
-    assert [run for group in groups for run in group.runs] == plan.runs()
-    assert all(len({run.task for run in group.runs}) == 1 for group in groups)
+    assert [*map(len, groups)] == sizes
+    assert [run for group in groups for run in group] == plan.runs()
+    assert all(len({run.task for run in group}) == 1 for group in groups)
     for group in groups:  # which GPU it will be is not known yet, nor in its record
-        assert group.command[group.command.index("--device") + 1] == plan.device
+        command = plan.command(group, 1)
+        assert command[command.index("--device") + 1] == plan.device
 
 
 def test_a_checkpoint_keeps_its_seeds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -219,8 +220,8 @@ def test_agents_read_what_was_planned(suite: str, options: dict[str, Any], tmp_p
     groups = plan.groups()
     assert len(groups) == len(plan.tasks)
     for group in groups:
-        config, said = read_command_line(sac.PRESETS, group.command[3:], agent="sac")
-        task = group.runs[0].task
+        config, said = read_command_line(sac.PRESETS, plan.command(group, 1)[3:], agent="sac")
+        task = group[0].task
         assert config == dataclasses.replace(
             plan.config,
             task=task,
@@ -231,7 +232,7 @@ def test_agents_read_what_was_planned(suite: str, options: dict[str, Any], tmp_p
         )
         assert (said.suite, said.source) == (suite, plan.source)
         assert said.checkpoint_minutes == options.get("checkpoint_minutes", 5.0)
-        assert {run.directory for run in group.runs} == {
+        assert {run.directory for run in group} == {
             said.out / f"seed-{seed}" for seed in plan.seeds
         }
 
@@ -263,8 +264,10 @@ def test_the_simulator_gets_the_cores_that_no_run_keeps_busy(
         runs_dir=tmp_path,
     )
     presets = importlib.import_module(f"agents.{agent}").PRESETS
-    for group in plan.groups():
-        config, _ = read_command_line(presets, group.command[3:], agent=agent)
+    groups = plan.groups()
+    for group in groups:
+        command = plan.command(group, min(plan.workers, len(groups)))
+        config, _ = read_command_line(presets, command[3:], agent=agent)
         assert (config.env_threads or 1) == threads
 
 

@@ -5,7 +5,6 @@ from pathlib import Path
 
 import pytest
 
-from reproduce.plan.grid import Group
 from reproduce.plan.status import Run
 from reproduce.run.progress import Board, Progress, board_of, last_row, read_progress
 from suite.base.files import CHECKPOINT
@@ -77,7 +76,7 @@ def test_a_run_that_goes_on_shows_what_it_has_before_it_starts(tmp_path: Path) -
 def test_seeds_of_one_process_train_side_by_side(tmp_path: Path) -> None:
     """Two processes of three seeds: six runs share the time that is left."""
     runs = tuple(Run("Hopper-v4", seed, 1000, tmp_path) for seed in (1, 2, 3))
-    assert board_of(runs, 2, [Group(runs, ())]).side_by_side == 6
+    assert board_of(runs, 2, [runs]).side_by_side == 6
 
 
 @pytest.mark.parametrize(
