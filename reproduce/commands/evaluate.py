@@ -48,25 +48,18 @@ MODELS = {"mujoco": "assets_gym", "dmc": "assets_dmc"}
 """Folders of envpool's model files, by family."""
 
 
-class Episode(NamedTuple):
-    """An episode that was scored, as it can be played again."""
-
-    task: Task
-    env_seed: int
-    episode_return: float
-    actions: Sequence[np.ndarray]
-    """For `VectorEnv.step`, one for each step; those after the episode's end are never taken."""
-
-
 class Score(NamedTuple):
-    """An evaluation of a policy."""
+    """An evaluation of a policy, whose first episode can be played again."""
 
     task: Task
     rule: str
     """`sampled` or `deterministic`."""
     returns: np.ndarray
     """`[episodes]`."""
-    first: Episode
+    env_seed: int
+    """Of the first episode."""
+    actions: Sequence[np.ndarray]
+    """Of the first episode, for `VectorEnv.step`; those after its end are never taken."""
     recorded: float | None = None
     """The mean that was recorded of the same episodes; None: they are fresh."""
 
@@ -148,8 +141,8 @@ def _play(
     how: dict[str, Any] = {"episodes": episodes, "stream": name, "memory": policy.memory}
     (returns,) = evaluate(policy.task, act, [seed], env_steps or 0, **how)
     first_seed = int(environment_seeds([seed], episodes, name, env_steps or 0)[0, 0])
-    first = Episode(policy.task, first_seed, float(returns[0]), taken)
-    return Score(policy.task, "sampled" if sampled else "deterministic", returns, first)
+    rule = "sampled" if sampled else "deterministic"
+    return Score(policy.task, rule, returns, first_seed, taken)
 
 
 def frames_per_second(task: Task) -> Fraction:
@@ -191,17 +184,17 @@ def check_film(film: Path, task: Task) -> None:
     first.render()
 
 
-def film_episode(episode: Episode, film: Path, words: str) -> str:
-    """Write a scored episode as a film; return a line on it.
+def film_first(score: Score, film: Path) -> str:
+    """Write the first scored episode as a film; return a line on it.
 
     A `UsageError` says that the simulator does not repeat the return, or that writing failed.
     """
-    frames = (env.render()[0, 0] for env in _steps(episode))
-    most = len(episode.actions) + 1
+    frames = (env.render()[0, 0] for env in _steps(score))
+    most = len(score.actions) + 1
     look: Any = {"total": most, "console": flags.make_console(), "transient": True}
     aside = film.with_name(f".{film.stem}.{uuid.uuid4().hex}{film.suffix}")
     try:
-        rate = frames_per_second(episode.task)
+        rate = frames_per_second(score.task)
         num_frames = _encode(iter(track(frames, "filming", **look)), rate, aside)
         aside.replace(film)
     except OSError as error:
@@ -209,26 +202,28 @@ def film_episode(episode: Episode, film: Path, words: str) -> str:
         raise UsageError(f"--video: cannot write {film}: {said}") from None
     finally:
         aside.unlink(missing_ok=True)
-    return f"filmed: {film} ({num_frames:,} frames), {words}: return {episode.episode_return:.6g}"
+    first = f"the first of {counted(len(score.returns), 'episode')}"
+    return f"filmed: {film} ({num_frames:,} frames), {first}: return {score.returns[0]:.6g}"
 
 
-def _steps(episode: Episode) -> Iterator[VectorEnv]:
-    """Play an episode again; yield the environment before the first step and after each.
+def _steps(score: Score) -> Iterator[VectorEnv]:
+    """Play the first episode again; yield the environment before the first step and after each.
 
     Another return than was scored is refused at the end.
     """
-    env = VectorEnv(episode.task, np.array([[episode.env_seed]]), render=True)
+    env = VectorEnv(score.task, np.array([[score.env_seed]]), render=True)
+    scored = score.returns[0]
     env.reset()
     yield env
-    for actions in episode.actions:
+    for actions in score.actions:
         step = env.step(actions[None, None])
         yield env
         if step.episode_ends.all():
-            found = float(step.episode_returns[0, 0])
-            if found == episode.episode_return:
+            found = step.episode_returns[0, 0]
+            if found == scored:
                 return
             raise UsageError(
-                f"no film: the episode that scored {episode.episode_return!r} gives {found!r} when "
+                f"no film: the episode that scored {float(scored)!r} gives {float(found)!r} when "
                 "it is played again"
             )
     raise UsageError("no film: the episode that was scored has no end when it is played again")
@@ -286,5 +281,5 @@ def main(argv: Sequence[str]) -> int:
     mean = f"{score.task.name}: mean return {score.returns.mean():.4g}{shown}"
     print(f"{mean} over {number}, {score.rule} actions")
     if options.video:
-        print(film_episode(score.first, options.video, f"the first of {number}"))
+        print(film_first(score, options.video))
     return 0

@@ -42,8 +42,8 @@ def test_a_recorded_evaluation_is_played_and_filmed_again(run: Path, tmp_path: P
     (row,) = csv.DictReader((run / "evaluations.csv").read_text().splitlines())
     assert [float(row["return_0"]), float(row["return_1"])] == score.returns.tolist()
     assert score.recorded == pytest.approx(score.returns.mean())
-    said = f"filmed: {film} (201 frames), the first: return {score.returns[0]:.6g}"
-    assert evaluate.film_episode(score.first, film, "the first") == said
+    said = f"filmed: {film} (201 frames), the first of 2 episodes: return {score.returns[0]:.6g}"
+    assert evaluate.film_first(score, film) == said
     with Image.open(film) as pictures:
         lasts = [picture.info["duration"] for picture in ImageSequence.Iterator(pictures)]
     assert sum(lasts) == pytest.approx(1000 * 201 / 30, abs=40)
@@ -56,7 +56,7 @@ def test_a_score_is_filmed_with_its_own_draws(
     film = tmp_path / "a.mp4"
     words = ["evaluate", str(run), "--episodes", "3", "--seed", "5", "--video", str(film)]
     assert command_line.main(words) == 0
-    score = evaluate.evaluate_run(run, episodes=3, seed=5).first.episode_return
+    score = evaluate.evaluate_run(run, episodes=3, seed=5).returns[0]
     said = capsys.readouterr()
     assert said.out.endswith(f"the first of 3 episodes: return {score:.6g}\n")
     assert said.err == ""
@@ -65,15 +65,15 @@ def test_a_score_is_filmed_with_its_own_draws(
 
 def test_an_episode_that_does_not_repeat_itself_is_not_filmed(run: Path, tmp_path: Path) -> None:
     """Other actions give another return: nothing is written, and an old film stays."""
-    episode = evaluate.evaluate_run(run, episodes=1).first
+    score = evaluate.evaluate_run(run, episodes=1)
     (tmp_path / "a.mp4").write_bytes(b"old")
     for other in (
-        episode._replace(actions=[-actions for actions in episode.actions]),
-        episode._replace(actions=episode.actions[:-1]),
-        episode._replace(episode_return=float(np.nextafter(episode.episode_return, 0.0))),
+        score._replace(actions=[-actions for actions in score.actions]),
+        score._replace(actions=score.actions[:-1]),
+        score._replace(returns=np.nextafter(score.returns, 0.0)),
     ):
         with pytest.raises(UsageError, match=r"^no film: the episode that "):
-            evaluate.film_episode(other, tmp_path / "a.mp4", "")
+            evaluate.film_first(other, tmp_path / "a.mp4")
     assert [path.read_bytes() for path in tmp_path.iterdir()] == [b"old"]
 
 
