@@ -10,15 +10,7 @@ from typing import Any, get_args
 import pandas as pd
 
 from reproduce.gather import collect, references
-from reproduce.judge.aggregates import (
-    human_scores,
-    improvements,
-    normalise,
-    over_tasks,
-    reference_scores,
-    suite_summary,
-    times_to_score,
-)
+from reproduce.judge import aggregates
 from reproduce.judge.inference import LEVEL
 from reproduce.judge.verdicts import STATUSES, SuiteVerdict, judge_suite, judge_tasks, verdict_table
 from reproduce.judge.zero import Scale, scale_of
@@ -86,12 +78,13 @@ def judge_scores(
     A task that is missing in `declared` has declared all its seeds; tasks of the suite that are
     left out are `absent`, with the reason.
     """
-    scores, theirs = (normalise(side, scales) for side in (scores, reference_scores(scales)))
+    sides = (scores, aggregates.reference_scores(scales))
+    scores, theirs = (aggregates.normalise(side, scales) for side in sides)
     judged = judge_tasks(scores, scales, runs, declared)
     verdicts = verdict_table(judged, scores, scales, runs)
     verdicts["reference_share"] = [scales[name].share for name in verdicts["task"]]
     suite = [judge_suite(judged, absent)] if len(judged) > 1 else []
-    summary = suite_summary(scores, human_scores(scales))
+    summary = aggregates.suite_summary(scores, aggregates.human_scores(scales))
     return {
         "curves": curves,
         "scores": scores,
@@ -99,8 +92,8 @@ def judge_scores(
         "verdicts": verdicts,
         "suite": pd.DataFrame(suite, columns=[field.name for field in fields(SuiteVerdict)]),
         "summary": summary[summary["num_tasks"] > 1],
-        "improvement": improvements(scores, theirs),
-        "times": times_to_score(curves, scales),
+        "improvement": aggregates.improvements(scores, theirs),
+        "times": aggregates.times_to_score(curves, scales),
         "runs": runs,
     }
 
@@ -160,7 +153,7 @@ def write_tables(
         figures.draw_curves(drawn, said, directory, "curves_by_time", unit, "wall_time")
     if len(tables["throughput"]):
         figures.draw_throughput(tables["throughput"], directory)
-    figures.draw_over_tasks(over_tasks(tables), directory)
+    figures.draw_over_tasks(aggregates.over_tasks(tables), directory)
     scores = (tables["scores"], tables["reference_scores"], verdicts)
     figures.draw_scores(frames.final_scores(*scores, credits), score_remarks(rows), directory)
     write_page(directory)

@@ -19,20 +19,8 @@ from jaxtyping import Float
 
 from reproduce import ROOT
 from reproduce.gather.references import in_window, single_runs
-from reproduce.judge.inference import (
-    LEVEL,
-    MARGIN_FRACTION,
-    MIN_SEEDS_APART,
-    Comparison,
-    Numbers,
-    Sample,
-    compare_suite,
-    counts_in_suite,
-    decide,
-    lies_apart,
-    sample,
-    welch,
-)
+from reproduce.judge import inference
+from reproduce.judge.inference import MARGIN_FRACTION, Sample
 from reproduce.judge.verdicts import MIN_TASKS
 from suite.base.files import write_atomically
 
@@ -70,12 +58,12 @@ class Judged(NamedTuple):
     ours: Sample
     theirs: Sample
     verdicts: np.ndarray
-    test: Comparison
+    test: inference.Comparison
     """Welch's test, even of tasks that are not tested."""
     is_tested: np.ndarray
 
 
-def normal(spread: Numbers, shortfall: float) -> Sides:
+def normal(spread: inference.Numbers, shortfall: float) -> Sides:
     """Return normal runs of this spread, or of one per task; ours fall short; the gap is 1."""
     per_run = np.asarray(spread)[..., None]
     return (
@@ -115,13 +103,13 @@ def resampled(scores: Float[np.ndarray, " runs"]) -> Sides:
 
 def judge_many(ours: Scores, theirs: Scores) -> Judged:
     """Judge many tasks as `verdicts.judge` judges one."""
-    now, reference = sample(ours), sample(theirs)
+    now, reference = inference.sample(ours), inference.sample(theirs)
     margin = MARGIN_FRACTION * np.asarray(reference.mean)
-    test = welch(now, reference)
-    names = decide(test.ci_low, test.ci_high, margin)
+    test = inference.welch(now, reference)
+    names = inference.decide(test.ci_low, test.ci_high, margin)
     untested = margin <= 0.0
-    if ours.shape[-1] < MIN_SEEDS_APART:
-        untested |= lies_apart(ours, margin)
+    if ours.shape[-1] < inference.MIN_SEEDS_APART:
+        untested |= inference.lies_apart(ours, margin)
     names[untested] = "inconclusive"
     return Judged(now, reference, names, test, ~untested)
 
@@ -172,12 +160,12 @@ def simulate_suite(
         p_below = np.where(judged.is_tested, judged.test.p_below(margin), 1.0)
         # Holm rejects something if the smallest p-value passes Bonferroni's bound.
         num_tested = judged.is_tested.sum(axis=1)
-        any_below.append((p_below.min(axis=1) * num_tested <= LEVEL) & (num_tested > 0))
-        counted = np.asarray(counts_in_suite(judged.theirs, 0.0))
+        any_below.append((p_below.min(axis=1) * num_tested <= inference.LEVEL) & (num_tested > 0))
+        counted = np.asarray(inference.counts_in_suite(judged.theirs, 0.0))
         is_judged = counted.sum(axis=1) >= MIN_TASKS
         counted = counted | ~is_judged[:, None]
-        test = compare_suite(judged.ours, judged.theirs, np.zeros(shape), counted)
-        now = decide(test.ci_low, test.ci_high, MARGIN_FRACTION)
+        test = inference.compare_suite(judged.ours, judged.theirs, np.zeros(shape), counted)
+        now = inference.decide(test.ci_low, test.ci_high, MARGIN_FRACTION)
         verdicts.append(np.where(is_judged, now, "inconclusive"))
     names = np.concatenate(verdicts)
     below = float((names == "below").mean())

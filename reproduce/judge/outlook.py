@@ -16,23 +16,11 @@ from rich.table import Table
 
 from reproduce.gather import references
 from reproduce.gather.baseline import or_published
+from reproduce.judge import inference
 from reproduce.judge.error_rates import judge_many, share_reproduced
-from reproduce.judge.inference import (
-    MARGIN_FRACTION,
-    Sample,
-    compare_suite,
-    counts_in_suite,
-    decide,
-    sample,
-)
+from reproduce.judge.inference import MARGIN_FRACTION, Sample
 from reproduce.judge.verdicts import MIN_TASKS
-from reproduce.judge.zero import (
-    Scale,
-    first_judgeable_step,
-    first_update,
-    scale_of,
-    too_early,
-)
+from reproduce.judge.zero import Scale, first_judgeable_step, first_update, scale_of, too_early
 from reproduce.plan.declared import MIN_SEEDS
 from reproduce.plan.grid import Plan
 from reproduce.plan.places import demand_of
@@ -108,8 +96,8 @@ def suite_chance(rows: Sequence[Outlook]) -> tuple[float, int]:
     rng, sides = np.random.default_rng(SEED), []
     for row in rows:
         if not row.obstacle:
-            ours, theirs = map(sample, _draws(rng, row.scale, row.num_seeds))
-            if np.all(counts_in_suite(theirs, 0.0)):
+            ours, theirs = map(inference.sample, _draws(rng, row.scale, row.num_seeds))
+            if np.all(inference.counts_in_suite(theirs, 0.0)):
                 sides.append((ours, theirs))
     if len(sides) < MIN_TASKS:
         return math.nan, len(sides)
@@ -118,8 +106,9 @@ def suite_chance(rows: Sequence[Outlook]) -> tuple[float, int]:
         for side in zip(*sides, strict=True)
     )
     shape = (NUM_REPETITIONS, len(sides))
-    test = compare_suite(ours, theirs, np.zeros(shape), np.ones(shape, bool))
-    return share_reproduced(decide(test.ci_low, test.ci_high, MARGIN_FRACTION)), len(sides)
+    test = inference.compare_suite(ours, theirs, np.zeros(shape), np.ones(shape, bool))
+    verdicts = inference.decide(test.ci_low, test.ci_high, MARGIN_FRACTION)
+    return share_reproduced(verdicts), len(sides)
 
 
 def _draws(rng: np.random.Generator, scale: Scale, num_seeds: int) -> tuple[np.ndarray, np.ndarray]:

@@ -18,19 +18,8 @@ import pandas as pd
 from jaxtyping import Float
 
 from reproduce.gather.references import ReferenceScore
-from reproduce.judge.inference import (
-    LEVEL,
-    MARGIN_FRACTION,
-    MIN_SEEDS_APART,
-    Sample,
-    compare_suite,
-    counts_in_suite,
-    decide,
-    holm,
-    lies_apart,
-    spread,
-    welch,
-)
+from reproduce.judge import inference
+from reproduce.judge.inference import MARGIN_FRACTION, Sample
 from reproduce.judge.zero import Scale
 from reproduce.plan.declared import MIN_SEEDS
 from reproduce.words import counted
@@ -157,8 +146,8 @@ def judge(scores: Float[np.ndarray, " seeds"], scale: Scale) -> Verdict:
         return replace(untested, verdict="nothing learned", note=scale.nothing_learned)
     if why and scores.size > 0:
         return replace(untested, verdict="shown only", note=why)
-    is_apart = scores.size >= MIN_SEEDS and lies_apart(scores, untested.margin)
-    least = MIN_SEEDS_APART if is_apart else MIN_SEEDS
+    is_apart = scores.size >= MIN_SEEDS and inference.lies_apart(scores, untested.margin)
+    least = inference.MIN_SEEDS_APART if is_apart else MIN_SEEDS
     if scores.size < least:
         apart = ", for one run lies apart from the others" if is_apart else ""
         return replace(
@@ -179,11 +168,11 @@ def _who_lies_apart(
     Rates of error hold for normal runs. A reference without single runs cannot be looked at.
     """
     sides = (("one seed", scores), ("one run of the reference", np.array(reference.scores)))
-    apart = [who for who, runs in sides if runs.size > 0 and lies_apart(runs, margin)]
+    apart = [who for who, runs in sides if runs.size > 0 and inference.lies_apart(runs, margin)]
     if not apart:
         return ""
-    verb = "lies" if len(apart) == 1 else "lie"
-    return f"{' and '.join(apart)} {verb} apart: the verdict may err in more than {LEVEL:.0%}"
+    who = f"{' and '.join(apart)} {'lies' if len(apart) == 1 else 'lie'} apart"
+    return f"{who}: the verdict may err in more than {inference.LEVEL:.0%}"
 
 
 def _untested(scores: Float[np.ndarray, " seeds"], scale: Scale) -> Verdict:
@@ -196,7 +185,7 @@ def _untested(scores: Float[np.ndarray, " seeds"], scale: Scale) -> Verdict:
         verdict="inconclusive",
         num_seeds=scores.size,
         score_mean=score_mean,
-        score_std=float(spread(scores)) if scores.size > 1 else nan,
+        score_std=float(inference.spread(scores)) if scores.size > 1 else nan,
         reference_source="" if reference is None else reference.source,
         reference_mean=reference_mean,
         reference_std=nan if reference is None else reference.std,
@@ -212,8 +201,8 @@ def _untested(scores: Float[np.ndarray, " seeds"], scale: Scale) -> Verdict:
 def _tested(untested: Verdict) -> Verdict:
     """Return the verdict by Welch's test; both sides have a spread and the margin is positive."""
     ours, theirs, margin = untested.ours, untested.theirs, untested.margin
-    test = welch(ours, theirs)
-    verdict = decide(test.ci_low, test.ci_high, margin).item()
+    test = inference.welch(ours, theirs)
+    verdict = inference.decide(test.ci_low, test.ci_high, margin).item()
     seeds_to_settle, note = untested.num_seeds, ""
     if verdict == "inconclusive":
         seeds_to_settle = _seeds_to_settle(ours, theirs, margin)
@@ -240,8 +229,8 @@ def _seeds_to_settle(ours: Sample, theirs: Sample, margin: float) -> int | None:
     # Every number is tried: the interval need not shrink with more seeds, because degrees of
     # freedom fall towards the reference's as its runs come to dominate the standard error.
     candidates = np.arange(int(ours.num_runs) + 1, MAX_SEEDS + 1)
-    test = welch(ours._replace(num_runs=candidates), theirs)
-    settled = candidates[decide(test.ci_low, test.ci_high, margin) != "inconclusive"]
+    test = inference.welch(ours._replace(num_runs=candidates), theirs)
+    settled = candidates[inference.decide(test.ci_low, test.ci_high, margin) != "inconclusive"]
     return int(settled[0]) if settled.size > 0 else None
 
 
@@ -267,7 +256,7 @@ def judge_declared(
         note = f"{have} of its {counted(len(declared_seeds), 'declared seed')} have a score"
         shown = replace(_untested(scores_of(every), scale), note=note)
     left_out = scale.nothing_learned or scale.obstacle
-    if not left_out and not counts_in_suite(shown.theirs, shown.zero_score):
+    if not left_out and not inference.counts_in_suite(shown.theirs, shown.zero_score):
         left_out = "its reference is within two standard deviations of the zero"
     return Judged(tuple(declared_seeds), declared, shown, is_exploratory, left_out)
 
@@ -321,9 +310,9 @@ def _compare(verdicts: Sequence[Verdict]) -> SuiteVerdict:
         for sides in ([each.ours for each in verdicts], [each.theirs for each in verdicts])
     )
     zeros = np.array([each.zero_score for each in verdicts])
-    test = compare_suite(ours, theirs, zeros, np.ones(len(verdicts), bool))
+    test = inference.compare_suite(ours, theirs, zeros, np.ones(len(verdicts), bool))
     return SuiteVerdict(
-        verdict=decide(test.ci_low, test.ci_high, MARGIN_FRACTION).item(),
+        verdict=inference.decide(test.ci_low, test.ci_high, MARGIN_FRACTION).item(),
         num_tasks=len(verdicts),
         num_seeds=sum(verdict.num_seeds for verdict in verdicts),
         difference=float(test.difference),
@@ -382,7 +371,7 @@ def verdict_table(
             }
         )
     table = pd.DataFrame(rows, columns=list(TABLE_COLUMNS))
-    table["p_below_holm"] = holm(table["p_below"].to_numpy(np.float64))
+    table["p_below_holm"] = inference.holm(table["p_below"].to_numpy(np.float64))
     return table.astype({"env_steps": "Int64", "seeds_to_settle": "Int64"})
 
 

@@ -10,14 +10,8 @@ import math
 from dataclasses import dataclass
 from typing import Any
 
-from reproduce.gather.references import (
-    ReferenceScore,
-    coverage,
-    first_evaluations,
-    kept,
-    measured_steps,
-    reference_score,
-)
+from reproduce.gather import references
+from reproduce.gather.references import ReferenceScore, kept
 from reproduce.judge.inference import MIN_REFERENCE_RUNS
 from reproduce.words import number
 from suite.envs.tasks import Zero, baseline_scores
@@ -69,7 +63,7 @@ def zero_of(
     """
     ours = baseline_scores().get((task, protocol), Zero())
     if source is not None and rule != "training":
-        theirs = first_evaluations(agent, source, task, first_update_step - 1, protocol)
+        theirs = references.first_evaluations(agent, source, task, first_update_step - 1, protocol)
         ours = ours._replace(untrained=float(theirs.mean())) if theirs.size else ours
     return ours
 
@@ -136,11 +130,11 @@ def final_reference(
     agent: str, source: str, task: str, rule: str, protocol: str = ""
 ) -> ReferenceScore | None:
     """Return a source's score at the last step at which it has one; None: it has none."""
-    rows = coverage(agent, source)
+    rows = references.coverage(agent, source)
     rows = rows[(rows["task"] == task) & (rows["protocol"] == protocol)]
     last = [] if rows.empty else [int(rows["last_step"].iloc[0])]
-    for step in (*last, *reversed(measured_steps(agent, source, task, protocol))):
-        found = reference_score(agent, source, task, step, rule, protocol)
+    for step in (*last, *reversed(references.measured_steps(agent, source, task, protocol))):
+        found = references.reference_score(agent, source, task, step, rule, protocol)
         if found is not None:
             return found
     return None
@@ -157,9 +151,9 @@ def first_judgeable_step(agent: str, source: str, config: Any) -> int | None:
     """Return the first step at which a source judges what was learned; None: there is none."""
     task, rule, first = config.find_task(), config.evaluation_rule, first_update(config)
     zero = zero_of(agent, source, task.name, task.protocol, rule, first)
-    for step in measured_steps(agent, source, task.name, task.protocol):
+    for step in references.measured_steps(agent, source, task.name, task.protocol):
         measured = (agent, source, task.name, step, rule, task.protocol)
-        found = reference_score(*measured) if step > first else None
+        found = references.reference_score(*measured) if step > first else None
         scale = Scale(reference=found, zero=zero)
         if found and not (scale.obstacle or nothing_learned(found, zero, config)):
             return step
@@ -178,7 +172,7 @@ def scale_of(agent: str, source: str | None, config: Any, env_steps: int) -> Sca
     """Return the scale of a task at a step."""
     task, rule = config.find_task(), config.evaluation_rule
     zero = zero_of(agent, source, task.name, task.protocol, rule, first_update(config))
-    reference = reference_score(agent, source, task.name, env_steps, rule, task.protocol)
+    reference = references.reference_score(agent, source, task.name, env_steps, rule, task.protocol)
     if source is None or reference is None:
         return Scale(reference=None, zero=zero)
     final = final_reference(agent, source, task.name, rule, task.protocol)
