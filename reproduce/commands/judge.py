@@ -83,7 +83,7 @@ def judge_curves(
 def _rule_of(agent: str, curves: Curves, source: str) -> str:
     """Return the rule of a source; refuse an unknown name, or curves of another rule."""
     check_agent(agent)
-    judges = {each.source: each for each in references.sources(agent) if each.judges}
+    judges = {name: each for name, each in references.sources(agent).items() if each.judges}
     if source not in judges:
         presets = presets_of(agent).items()
         known = {name: preset.judged_by for (_, name), preset in presets if preset.judged_by}
@@ -213,7 +213,7 @@ def main(argv: Sequence[str]) -> int:
     options = parser.parse(argv)
     if options.env_steps is not None and options.env_steps < 1:
         raise UsageError(f"--env-steps must be positive, not {options.env_steps:,}")
-    rules = {each.source: each.rule for each in references.sources(options.agent)}
+    rules = {name: each.rule for name, each in references.sources(options.agent).items()}
     evaluated, columns = rules.get(options.like) != "training", dict(options.columns)
     curves = read_curves(options.curves, columns, options.task, evaluated=evaluated)
     found = judge_curves(options.agent, curves, options.like, env_steps=options.env_steps)

@@ -58,7 +58,7 @@ def _sources(agent: str) -> list[str]:
         presets = presets_of(agent)
     except UsageError as error:
         return [str(error)]
-    measured = {each.source for each in references.sources(agent)}
+    measured = references.sources(agent)
     for (suite, source), preset in presets.items():
         judge = f"judged by {preset.judged_by}" if preset.judged_by in measured else "not judged"
         said = source if judge == f"judged by {source}" else f"{source} ({judge})"

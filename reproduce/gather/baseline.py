@@ -14,17 +14,17 @@ import pandas as pd
 
 from agents import AGENTS
 from reproduce.gather import collect
-from reproduce.gather.references import COLUMNS, Source, lend
+from reproduce.gather.references import COLUMNS, lend
 from reproduce.plan import grid as planning
 from reproduce.plan.declared import PLAN, declared_in
 from reproduce.plan.grid import Plan, Run
 from reproduce.plan.make import read_grid
-from reproduce.plan.presets import Source as Settings
-from reproduce.plan.presets import presets_of, source_of
+from reproduce.plan.presets import Source, presets_of, source_of
 from reproduce.plan.status import NOT_SETTINGS, settings_of
 from suite.base.errors import UsageError, nearest
 from suite.envs.tasks import find_task, folder_of
 from suite.record.records import read_record
+from suite.settings.presets import Data
 from suite.settings.recorded import recorded_settings
 
 MEASURES = ("evaluation_rule", "evaluation_interval", "evaluation_episodes")
@@ -111,7 +111,7 @@ def _find(plan: Plan) -> Path:
     """
     asked = str(plan.baseline)
     if asked not in AGENTS:
-        here = Settings(plan.agent, plan.suite, plan.source, plan.preset)
+        here = Source(plan.agent, plan.suite, plan.source, plan.preset)
         places = (Path(asked), here.folder(Path(asked)))
         for folder in places:
             if (folder / PLAN).exists():
@@ -126,7 +126,7 @@ def _find(plan: Plan) -> Path:
     raise _refusal(plan, f"it has no grid of {plan.suite} yet: train it first")
 
 
-def _source_of(plan: Plan, agent: str) -> Settings:
+def _source_of(plan: Plan, agent: str) -> Source:
     has_source = (plan.suite, plan.source) in presets_of(agent)
     return source_of(agent, plan.suite, plan.source if has_source else None)
 
@@ -203,9 +203,7 @@ def _lend(plan: Plan, found: Baseline) -> None:
         interval = interval if is_whole and begin_together else None
     tasks = list(dict.fromkeys(run.task for run in runs))
     commits = {str((read_record(run.directory) or {}).get("commit")) for run in runs}
-    source = Source(
-        agent=agent,
-        source=found.name,
+    data = Data(
         judges=True,
         rule=plan.config.evaluation_rule,
         evaluation_interval_steps=interval,
@@ -220,4 +218,5 @@ def _lend(plan: Plan, found: Baseline) -> None:
         why="the same task and version",
     )
     curves = mean_curves(agent, plan.rule, runs)
-    lend(source, {"comparable": comparable, "curves_by_seed": of_runs, "curves": curves})
+    tables = {"comparable": comparable, "curves_by_seed": of_runs, "curves": curves}
+    lend(agent, found.name, data, tables)

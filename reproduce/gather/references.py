@@ -45,7 +45,7 @@ COLUMNS: Mapping[str, Mapping[str, str]] = {
 }
 """Columns of each table, with their types; a file may have others beside them."""
 MAY_BE_EMPTY = ("return_low", "return_high", "score_std", "protocol", "max_env_steps", "paper")
-LENT: dict[tuple[str, str], tuple[Any, Mapping[str, pd.DataFrame]]] = {}
+LENT: dict[tuple[str, str], tuple[Data, Mapping[str, pd.DataFrame]]] = {}
 """Sources without files, by agent and name: what is said of them, and their tables."""
 KEPT: list[Any] = []
 """Functions whose answers are kept until a source is lent."""
@@ -54,15 +54,6 @@ How = Literal["single runs", "stated", "drawn curve"]
 
 PROTOCOLS = ("", *ATARI_PROTOCOLS)
 """How an Atari game is presented (see `suite/envs/tasks.py`); empty for every other task."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Source(Data):
-    """A published implementation whose curves are held here; `commit` is that of its data."""
-
-    agent: str
-    source: str
-    """Name of the source: its folder, or what it is lent by."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -94,10 +85,10 @@ def kept(function: _Function) -> _Function:
     return KEPT[-1]
 
 
-def lend(source: Any, tables: Mapping[str, pd.DataFrame]) -> None:
-    """Let a `references.Source` without files judge in this process, by tables by their names."""
-    named = {name: table.assign(source=source.source) for name, table in tables.items()}
-    LENT[source.agent, source.source] = (source, named)
+def lend(agent: str, source: str, data: Data, tables: Mapping[str, pd.DataFrame]) -> None:
+    """Let a source without files judge in this process, by tables by their names."""
+    named = {name: table.assign(source=source) for name, table in tables.items()}
+    LENT[agent, source] = (data, named)
     for function in KEPT:
         function.cache_clear()
 
@@ -140,11 +131,14 @@ def in_window(steps: Any, env_steps: int) -> Any:
     return (10 * steps > 9 * env_steps) & (steps <= env_steps)
 
 
-def sources(agent: str) -> tuple[Source, ...]:
-    """Return the sources held for an agent: those that judge first, then by name."""
-    return tuple(
-        sorted(_sources(agent).values(), key=lambda entry: (not entry.judges, entry.source))
-    )
+@kept
+def sources(agent: str) -> Mapping[str, Data]:
+    """Return the sources held for an agent, by name (a folder's): those that judge first."""
+    found = {name: data for (whose, name), (data, _) in LENT.items() if whose == agent}
+    for path in sorted(REFERENCES.glob(f"*/{agent}.toml")):
+        if data := read_source(path).get("data"):
+            found[path.parent.name] = data
+    return dict(sorted(found.items(), key=lambda source: (not source[1].judges, source[0])))
 
 
 @kept
@@ -172,10 +166,10 @@ def reference_score(
     """
     if env_steps < 1:
         raise ValueError(f"env_steps must be positive, not {env_steps}")
-    held, known = _held(agent, source, task, protocol), _sources(agent)
+    held, known = _held(agent, source, task, protocol), sources(agent)
     if known and source is not None and source not in known:
         raise ValueError(f"{agent} has no source {source!r}; it has {', '.join(sorted(known))}")
-    if held is None or not held.entry.judges or held.entry.rule != rule:
+    if held is None or not held.data.judges or held.data.rule != rule:
         return None
     if env_steps > held.last_step:
         return None
@@ -197,14 +191,14 @@ def reference_score(
     else:
         return None
     return ReferenceScore(
-        source=held.entry.source,
+        source=held.source,
         env_steps=env_steps,
         mean=mean,
         std=std,
         num_runs=num_runs,
-        rule=held.entry.rule,
+        rule=held.data.rule,
         how=how,
-        stated_as=held.entry.stated_as or "" if how == "stated" else "",
+        stated_as=held.data.stated_as or "" if how == "stated" else "",
         scores=tuple(scores.tolist()),
     )
 
@@ -220,7 +214,7 @@ def reference_curves(agent: str, task: str, judge: str | None, protocol: str = "
     curves = _curves().query("agent == @agent")
     curves = curves.merge(_comparable(agent, task, protocol), on=["agent", "source", "env_id"])
     curves = curves.query("env_steps <= max_env_steps").sort_values(["source", "env_steps"])
-    curves["rule"] = [_source_of(agent, name, "curves.csv").rule for name in curves["source"]]
+    curves["rule"] = [_data_of(agent, name, "curves.csv").rule for name in curves["source"]]
     curves["role"] = np.where(curves["source"] == judge, "judge", "context")
     return curves.reset_index(drop=True)[[*CURVE_COLUMNS]]
 
@@ -253,7 +247,7 @@ def measured_steps(agent: str, source: str, task: str, protocol: str = "") -> tu
     held = _held(agent, source, task, protocol)
     if held is None:
         return ()
-    points = held.rows(single_runs if held.entry.evaluation_interval_steps else _curves)
+    points = held.rows(single_runs if held.data.evaluation_interval_steps else _curves)
     steps = pd.concat([points, held.rows(_stated_scores)])["env_steps"]
     return tuple(sorted({int(step) for step in steps if 0 < step <= held.last_step}))
 
@@ -321,13 +315,15 @@ def credits_of(agent: str, names: Iterable[str]) -> dict[str, dict[str, str]]:
 class _Held(NamedTuple):
     """What a source has that compares with a task."""
 
-    entry: Source
+    agent: str
+    source: str
+    data: Data
     env_id: str
     last_step: float
 
     def rows(self, read: Callable[[], pd.DataFrame]) -> pd.DataFrame:
         """Return the source's rows of the table that `read` gives."""
-        key = (self.entry.agent, self.entry.source, self.env_id)
+        key = (self.agent, self.source, self.env_id)
         return read().iloc[_places(read).get(key, [])]
 
     def scores(self, env_steps: int) -> Float[np.ndarray, " runs"]:
@@ -336,7 +332,7 @@ class _Held(NamedTuple):
         A run goes on to t if it would have measured nothing more before t: it may end there. So
         does one whose last episode ended earlier, where the mean curve of all runs is drawn to t.
         """
-        runs, interval = self.rows(single_runs), self.entry.evaluation_interval_steps
+        runs, interval = self.rows(single_runs), self.data.evaluation_interval_steps
         inside = runs[in_window(runs["env_steps"], env_steps)].groupby("seed")
         ends = runs.groupby("seed")["env_steps"].max()
         gaps = inside["env_steps"].agg(lambda steps: interval or steps.diff().max()).fillna(0.0)
@@ -357,8 +353,9 @@ def _held(agent: str, source: str | None, task: str, protocol: str) -> _Held | N
     rows = rows[rows["source"] == source]
     if rows.empty:
         return None
-    entry = _source_of(agent, str(source), f"{agent}.toml")
-    return _Held(entry, str(rows["env_id"].item()), float(rows["max_env_steps"].item()))
+    (row,) = rows.to_dict("records")
+    data = _data_of(agent, row["source"], f"{agent}.toml")
+    return _Held(agent, row["source"], data, row["env_id"], row["max_env_steps"])
 
 
 @kept
@@ -374,20 +371,6 @@ def _comparable(agent: str, task: str, protocol: str) -> pd.DataFrame:
     rows = _comparable_table().query("agent == @agent and task == @task and protocol == @protocol")
     last_steps = rows["max_env_steps"].fillna(np.inf)
     return rows[["agent", "source", "env_id"]].assign(max_env_steps=last_steps)
-
-
-@kept
-def _sources(agent: str) -> dict[str, Source]:
-    found = {name: entry for (whose, name), (entry, _) in LENT.items() if whose == agent}
-    for path in sorted(REFERENCES.glob(f"*/{agent}.toml")):
-        said = read_source(path)
-        if "data" in said:
-            found[path.parent.name] = Source(
-                agent=agent,
-                source=path.parent.name,
-                **{**vars(said["data"]), "commit": said["data"].commit or said["commit"]},
-            )
-    return found
 
 
 @kept
@@ -414,7 +397,7 @@ def single_runs() -> pd.DataFrame:
     table = _table("curves_by_seed")
     for key, runs in table.groupby(["agent", "source", "env_id"]):
         agent, source, env_id = map(str, key)
-        interval = _source_of(agent, source, "curves_by_seed.csv").evaluation_interval_steps
+        interval = _data_of(agent, source, "curves_by_seed.csv").evaluation_interval_steps
         if interval is None:
             continue
         due = runs["env_steps"] // interval  # a first evaluation may stand at step 1
@@ -430,17 +413,17 @@ def _stated_scores() -> pd.DataFrame:
     """Return the scores that sources state, each by a rule that it says (`stated_as`)."""
     table = _table("scores")
     for agent, source, env_id in table[["agent", "source", "env_id"]].itertuples(index=False):
-        if not _source_of(agent, source, "scores.csv").stated_as:
+        if not _data_of(agent, source, "scores.csv").stated_as:
             problem = f"is stated by no rule: {agent}.toml lacks data.stated_as"
             raise UsageError(_refusal(source, "scores.csv", env_id, problem))
     return table
 
 
-def _source_of(agent: str, source: str, name: str) -> Source:
-    if source not in _sources(agent):
+def _data_of(agent: str, source: str, name: str) -> Data:
+    if source not in sources(agent):
         problem = f"is not a source's agent: {source}/{agent}.toml is missing, or has no [data]"
         raise UsageError(_refusal(source, name, agent, problem))
-    return _sources(agent)[source]
+    return sources(agent)[source]
 
 
 def _refusal(source: str, name: str, what: object, problem: str) -> str:

@@ -145,12 +145,12 @@ def why_no_reference(plan: Plan, task: str, env_steps: int) -> str:
     rows = rows[(rows.task == task) & (rows.protocol == protocol)]
     if rows.empty:
         held = references.sources(plan.agent)
-        if all(references.coverage(plan.agent, entry.source).empty for entry in held):
+        if all(references.coverage(plan.agent, source).empty for source in held):
             return f"{plan.agent} has no references of its own, {BESIDE}"
         return f"{judge} has nothing on this task" + (f", {BESIDE}" if ":" in task else "")
-    (source,) = [entry for entry in references.sources(plan.agent) if entry.source == judge]
-    if source.rule != plan.rule:
-        return f"{judge} has scores by rule {source.rule}, these settings by rule {plan.rule}"
+    data = references.sources(plan.agent)[judge]
+    if data.rule != plan.rule:
+        return f"{judge} has scores by rule {data.rule}, these settings by rule {plan.rule}"
     steps = references.measured_steps(plan.agent, judge, task, protocol)
     sides = (reversed(steps[: bisect(steps, env_steps)]), steps[bisect(steps, env_steps) :])
 
@@ -161,7 +161,7 @@ def why_no_reference(plan: Plan, task: str, env_steps: int) -> str:
     near = [next(filter(is_scored, side), None) for side in sides]
     named = " or ".join(f"{step:,}" for step in near if step)
     said = f"{judge} has no score at this step" + (f"; the nearest: {named}" if named else "")
-    return said + or_published(plan, Path(source.path))
+    return said + or_published(plan, Path(data.path))
 
 
 def table_of(rows: Sequence[Outlook]) -> Table:

@@ -172,7 +172,7 @@ def test_unknown_names_and_steps() -> None:
         reference_score("sac", "jaxrl", "Hopper-v4", 0, "deterministic")
     with pytest.raises(ValueError, match="protocol must be one of"):
         reference_curves("a2c", "Qbert-v5", "rllib_2018", "stickey")
-    assert sources("no-such-agent") == ()
+    assert sources("no-such-agent") == {}
     assert reference_score("no-such-agent", "paper", "Hopper-v4", 1, "deterministic") is None
 
 
@@ -201,10 +201,10 @@ def test_curves_are_sorted_and_one_source_judges() -> None:
 def test_every_source_states_where_it_comes_from(agent) -> None:
     """Repository, commit, licence and path, and a rule that the product knows."""
     assert sources(agent)
-    for entry in sources(agent):
-        said = read_source(REFERENCES / entry.source / f"{agent}.toml")
+    for name, entry in sources(agent).items():
+        said = read_source(REFERENCES / name / f"{agent}.toml")
         assert re.fullmatch(r"[\w.-]+/[\w.-]+", said["repository"])
-        assert re.fullmatch(r"[0-9a-f]{40}", entry.commit or "")
+        assert re.fullmatch(r"[0-9a-f]{40}", entry.commit or said["commit"])
         assert said["licence"] in {"MIT", "Apache-2.0"}
         assert entry.path
         assert entry.notes.strip()
@@ -217,7 +217,7 @@ def test_files_hold_exactly_what_compares() -> None:
     Its task is one of ours, and only Atari games have a protocol.
     """
     comparable = COMPARABLE
-    entries = {(agent, entry.source): entry for agent in AGENTS for entry in sources(agent)}
+    entries = {(agent, name): data for agent in AGENTS for name, data in sources(agent).items()}
     judges = {key for key, entry in entries.items() if entry.judges}
     curves, scores = names(table("*/curves.csv*")), names(table("*/scores.csv"))
     runs = names(table("*/curves_by_seed.csv.xz"))
@@ -284,9 +284,8 @@ def test_another_source_and_agent_need_no_change_of_code() -> None:
     assert (exact.std, str(exact)) == (pytest.approx(2**0.5), "single runs")
     assert (stated.std, str(stated)) == (4.0, "stated by the source: best")
     assert reference_score("old", "elsewhere", "T-v0", 100, "training") is None
-    entries = sources("new")
-    assert [entry.source for entry in entries] == ["drawn", "evaluated", "reported", "someone"]
-    assert [entry.evaluation_interval_steps for entry in sources("old")] == [None]
+    assert [*sources("new")] == ["drawn", "evaluated", "reported", "someone"]
+    assert sources("old")["elsewhere"].evaluation_interval_steps is None
 
 
 REPORTED = {70: None, 100: 7.5, 103: 5.25, 104: 5.25, 105: None}

@@ -286,7 +286,7 @@ def test_a_task_or_a_suite_alone_is_trained_by_its_preset(agent: str) -> None:
     A suite trains one of its tasks, not the agent's own default; and a judge has curves, as a
     misspelt one would let every run pass.
     """
-    judges = {source.source for source in sources(agent) if source.judges}
+    judges = {name for name, source in sources(agent).items() if source.judges}
     presets = read_presets(agent, importlib.import_module(f"agents.{agent}").Config)
     suites = {suite for suite, _ in presets}
     home = {task: suite for suite in [*SUITES][::-1] for task in find_suite(suite)}
