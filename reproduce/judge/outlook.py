@@ -26,7 +26,7 @@ from reproduce.plan.grid import Plan
 from reproduce.plan.places import demand_of
 from reproduce.plan.presets import tasks_of
 from reproduce.plan.speeds import find_speed, side_by_side
-from reproduce.plan.status import Run, steps_done
+from reproduce.plan.status import Run
 from reproduce.run.view import duration
 from reproduce.words import counted, number, reached
 from suite.base.errors import UsageError
@@ -230,10 +230,8 @@ def seconds_left(
     plan: Plan, seconds: Mapping[str, float | None], waiting: Sequence[Run]
 ) -> float | None:
     """Return about how long runs take together; None if the like of one was never measured."""
-    left = [1 - steps_done(run) / run.env_steps for run in waiting]
-    known = [seconds[run.task] for run in waiting]
-    together = [s and s * part for s, part in zip(known, left, strict=True)]
-    return side_by_side(together, plan.workers)
+    left = [(seconds[run.task], 1 - run.steps_done / run.env_steps) for run in waiting]
+    return side_by_side([whole and whole * part for whole, part in left], plan.workers)
 
 
 def _memory_gib(plan: Plan) -> float | None:

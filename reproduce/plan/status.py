@@ -55,6 +55,8 @@ class Run:
     error: str = ""
     remark: str = ""
     """What is to be said of a run that has ended: that older code made it, or its damage."""
+    steps_done: int = 0
+    """Steps from whose end a `shorter` run goes on."""
 
     @property
     def key(self) -> tuple[str, int]:
@@ -88,15 +90,10 @@ def with_status(run: Run, record: Mapping[str, Any] | None) -> Run:
     """
     if record is None:
         return replace(run, status="planned", error="")
-    is_short = record["status"] == "finished" and record["config"]["env_steps"] < run.env_steps
-    status = "shorter" if is_short else record["status"]
-    return replace(run, status=status, error=str(record.get("error") or ""))
-
-
-def steps_done(run: Run) -> int:
-    """Return the steps from whose end a `shorter` run goes on; 0 of others."""
-    record = read_record(run.directory) if run.status == "shorter" else None
-    return record["config"]["env_steps"] if record else 0
+    steps, error = record["config"]["env_steps"], str(record.get("error") or "")
+    if record["status"] == "finished" and steps < run.env_steps:
+        return replace(run, status="shorter", error=error, steps_done=steps)
+    return replace(run, status=record["status"], error=error)
 
 
 def runs_of(plan: "Plan", *, reads_tables: bool = False) -> list[Run]:
@@ -226,9 +223,9 @@ def check_extensions(plan: "Plan", runs: Iterable[Run]) -> None:
         record = read_record(run.directory) if run.status == "shorter" else None
         if record and (reason := _obstacle(plan, run, record)):
             raise UsageError(
-                f"{run.directory} ended at {record['config']['env_steps']:,} steps and cannot go "
-                f"on to {run.env_steps:,}: {reason}; train it anew beside it with --fresh, or move "
-                "that folder away"
+                f"{run.directory} ended at {run.steps_done:,} steps and cannot go on to "
+                f"{run.env_steps:,}: {reason}; train it anew beside it with --fresh, or move that "
+                "folder away"
             )
 
 
