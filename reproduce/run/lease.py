@@ -14,7 +14,7 @@ from typing import Any
 
 from filelock import FileLock
 
-from reproduce.run.processes import machine, start_time
+from reproduce.run.processes import pid_space, start_time
 from suite.base.errors import UsageError
 from suite.base.files import open_regular, read_json, remove_torn, to_json, write_atomically
 
@@ -48,7 +48,7 @@ class Holders:
             self._seen.pop(lease, None)
             return False
         holder = _read(lease)
-        if holder.get("machine") and holder["machine"] == machine():
+        if holder.get("machine") and holder["machine"] == pid_space():
             pid, started = holder.get("pid"), holder.get("process_started")
             return isinstance(pid, int) and started is not None and start_time(pid) == started
         beat, now = (facts.st_ino, facts.st_mtime_ns), time.monotonic()
@@ -62,7 +62,7 @@ class Holders:
         One of another machine counts for ten minutes after its last sign of life, by both clocks.
         """
         is_held = self.is_held(run)
-        if not is_held or _read(_lease(run)).get("machine") == machine():
+        if not is_held or _read(_lease(run)).get("machine") == pid_space():
             return is_held
         with contextlib.suppress(FileNotFoundError):  # given back meanwhile
             return time.time() - _lease(run).stat().st_mtime < LATE_SECONDS
@@ -101,7 +101,7 @@ class Leases(Holders):
             if self.is_held(run):  # another harness was faster
                 return False
             self.refuse_rivals()
-            holder = {"host": platform.node(), "pid": os.getpid(), "machine": machine()}
+            holder = {"host": platform.node(), "pid": os.getpid(), "machine": pid_space()}
             holder |= {"process_started": start_time(os.getpid()), "claimed_at": time.time()}
             holder |= {"settings": self._settings}
             write_atomically(lease, to_json(holder))

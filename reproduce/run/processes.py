@@ -37,7 +37,7 @@ STATE, SESSION, USER_TIME, CHILD_SYSTEM_TIME, START_TIME = 0, 3, 11, 14, 19
 """Fields of `/proc/<pid>/stat` after the program's name."""
 
 
-def machine() -> str:
+def pid_space() -> str:
     """Return a name of the machine or container in which process numbers are unique.
 
     Empty if the kernel does not tell; a process number then proves nothing.
