@@ -21,6 +21,8 @@ STORED = Path(__file__).with_name("golden.json")
 """By agent: its behaviour's number, the short runs with their settings, and the checksums that they
 have on machines of several kinds."""
 MISSING = "no checksums are stored for this processor and these versions of packages"
+BFLOAT16 = {"avx512_bf16", "amx_bf16"}
+"""Instructions that hypervisors may hide on one processor and not on its like."""
 Orders = dict[str, dict[str, Any]]
 """By run: every setting, as JSON, and whether it is cut."""
 Checksums = dict[str, dict[str, str]]
@@ -32,6 +34,7 @@ def machine() -> dict[str, Any]:
     versions = hardware.versions()
     facts = {
         **hardware.processor(),
+        "bfloat16": " ".join(sorted(BFLOAT16 & set(hardware.CPUINFO.read_text().split()))),
         "vectors": torch.backends.cpu.get_cpu_capability(),
         "libc": " ".join(platform.libc_ver()),
     }
@@ -92,7 +95,8 @@ def stored_runs(agent: str, only: Sequence[str] = ()) -> Orders:
 def checksums(agent: str) -> Checksums:
     """Return the checksums stored for a machine of this kind, by run; none of an unknown kind."""
     made = (stored(agent) or {"made": []})["made"]
-    return next((each["checksums"] for each in made if each["machine"] == machine()), {})
+    here = machine().items()  # older entries do not say all of it
+    return next((each["checksums"] for each in made if each["machine"].items() <= here), {})
 
 
 def todays_runs(agent: str) -> Orders:
