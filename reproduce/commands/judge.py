@@ -1,8 +1,10 @@
 """`judge AGENT CURVES`: verdicts on anybody's runs, from curves that any program recorded."""
 
 import dataclasses
+import hashlib
 import importlib
 import math
+import os
 import shlex
 from argparse import ArgumentTypeError
 from collections.abc import Sequence
@@ -177,11 +179,9 @@ def score_runs(
 
 
 def _name_of(path: Path) -> str:
-    """Return a folder's name after a file: by its whole path, for every grid has a `curves.csv`."""
+    """Return a folder's name after a file, with a digest: every grid has a `curves.csv`."""
     path = path.resolve()
-    if path.is_relative_to(Path.cwd()):
-        path = path.relative_to(Path.cwd())
-    return "-".join(path.with_suffix("").parts).removeprefix("/-")
+    return f"{path.stem[:100]}-{hashlib.sha256(os.fsencode(path)).hexdigest()[:8]}"
 
 
 def _column_of(text: str) -> tuple[str, str]:

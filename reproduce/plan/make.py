@@ -48,6 +48,8 @@ def make_plan(agent: str, suite: str, *, cluster: Cluster | None = None, **asked
     request = Request(agent=agent, suite=suite, **asked)
     check(request)
     plan = _decide(request, cluster)
+    if plan.device == "cpu":
+        find_device("cpu", tf32=plan.config.tf32)
     check_writable(plan.directory)
     return plan
 
@@ -67,8 +69,6 @@ def _decide(request: Request, cluster: Cluster | None = None) -> Plan:
         refuse_scoreless(dataclasses.replace(config, task=task, env_steps=count))
     if request.keep_best:
         refuse_no_evaluations(config)
-    if device == "cpu":
-        find_device(device, tf32=config.tf32)
     directory = source.folder(request.runs_dir)
     check_inside(request.runs_dir, directory)
     usual = number if isinstance(number, int) else spent.num_seeds

@@ -17,7 +17,7 @@ from reproduce.words import counted
 from suite.base.errors import UsageError
 from suite.base.files import CHECKPOINT
 from suite.envs.tasks import folder_of
-from suite.record.manifest import BEST
+from suite.record.manifest import BEST, POLICY
 from suite.record.records import ENDED, read_record, seed_of
 from suite.settings.recorded import WITHOUT_EFFECT, recorded_settings
 
@@ -239,7 +239,7 @@ def _obstacle(plan: "Plan", run: Run, record: Mapping[str, Any]) -> str:
     planned = plan.seeds[: plan.num_seeds[run.task]] if together else (run.seed,)
     if not set(seeds) <= set(planned):
         return f"it was trained in one process with seeds {' '.join(map(str, seeds))}"
-    if (run.directory / BEST).exists() != plan.keep_best:
+    if (run.directory / BEST / POLICY[0]).exists() != plan.keep_best:
         return f"it was begun with{'out' * plan.keep_best} --keep-best"
     checkpoint = run.directory.with_name(f"seed-{seeds[0]}") / CHECKPOINT
     return "" if checkpoint.exists() else "its checkpoint is gone"

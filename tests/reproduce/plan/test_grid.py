@@ -192,10 +192,11 @@ def test_a_checkpoint_keeps_its_seeds(tmp_path: Path, monkeypatch: pytest.Monkey
 def test_a_plan_takes_every_gpu_or_the_one_that_is_named(
     device, num_gpus, gpus, workers, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """With a process for each; the plan's own record keeps the name that was asked for."""
+    """With a process for each; the plan's own record keeps what was asked for."""
     with_gpus(monkeypatch, num_gpus)
     monkeypatch.setattr(places, "num_cores", lambda: 2)
-    plan = pendulum(tmp_path, device=device, workers=None)
+    settings = [f"tf32={'true' if gpus else 'false'}"]
+    plan = pendulum(tmp_path, device=device, workers=None, settings=settings)
     assert (plan.gpus, plan.workers) == (gpus, workers)
     assert plan.device == ({0: "cpu"}.get(num_gpus, "cuda") if device == "auto" else device)
     assert "--workers" not in commands(plan)[0]

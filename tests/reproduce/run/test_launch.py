@@ -185,6 +185,7 @@ def test_a_shorter_run_that_cannot_go_on_is_left(tmp_path: Path, stand_in: Stand
     assert "its checkpoint is gone" in row.error
     assert tree(folder) == before
     (folder / "checkpoint").mkdir()
+    (folder / "best").mkdir()  # a run that was begun anew leaves it empty
     check_extensions(plan, plan.runs())
     with pytest.raises(UsageError, match="it was begun without --keep-best"):
         check_extensions(replace(plan, keep_best=True), plan.runs())
