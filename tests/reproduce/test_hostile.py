@@ -99,7 +99,9 @@ def test_a_hostile_name_is_refused_in_one_line_wherever_it_stands(
     line: str, tmp_path: Path, say: Say, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What is typed there without harm is in `test_command_line.py`."""
-    monkeypatch.chdir(tmp_path)
+    desk = tmp_path / "desk"  # so that `..` is empty, too: other tests leave runs above it
+    desk.mkdir()
+    monkeypatch.chdir(desk)
     monkeypatch.setattr(sys, "dont_write_bytecode", True)
     monkeypatch.setattr(grid, "run_plan", lambda plan, *_, **options: 0)
     for name in NAMES:
@@ -113,7 +115,7 @@ def test_a_hostile_name_is_refused_in_one_line_wherever_it_stands(
         assert err.startswith("error: ")
         assert err.endswith("\n")
         assert err[:-1].isprintable(), err
-    assert list(tmp_path.iterdir()) == []
+    assert list(tmp_path.rglob("*")) == [desk]
 
 
 anything = st.recursive(
