@@ -107,7 +107,8 @@ def test_every_file_of_tests_opens_with_the_properties_it_defends() -> None:
     assert [path for path in files if not ast.get_docstring(ast.parse(path.read_text()))] == []
     listed = (tests / "README.md").read_text(encoding="utf-8")
     table = listed.partition("| property | test |")[2]
-    names = re.findall(r"`([^`|]+)`(?=[^|]*\|$)", table, re.MULTILINE)
+    names = {*re.findall(r"`((?:\w+/)*\w+\.(?:py|txt))`", listed)}
+    names |= {*re.findall(r"`([^`|]+)`(?=[^|]*\|$)", table, re.MULTILINE)}
     for name in names:
         assert [*tests.glob(name.replace("<agent>", "*"))], name
     assert len(names) > 15
