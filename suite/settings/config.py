@@ -170,10 +170,11 @@ class OffPolicyConfig(RunConfig):
 class TransitionConfig(OffPolicyConfig):
     """Settings shared by agents whose replay holds single transitions, on the training device."""
 
-    evaluation_rule: Literal["deterministic", "sampled"] = "deterministic"
-    """Evaluate the mode of the policy, or actions drawn from it."""
+    evaluation_rule: Literal["deterministic", "sampled", "training"] = "deterministic"
+    """Evaluate the mode of the policy, or actions drawn from it; `training`: score the training
+    episodes instead."""
     evaluation_interval: Count = 5_000
-    """Environment steps between two evaluations."""
+    """Environment steps between two evaluations; unused with `training`."""
 
     @property
     def replay_size(self) -> int:

@@ -292,7 +292,7 @@ def test_the_list_shows_all_names(desk: Path, say: Say, monkeypatch: pytest.Monk
     status, out, err = say(["list"])
     assert (status, err) == (0, "")
     lines = out.splitlines()
-    mujoco = "  mujoco: jaxrl, mushroom_rl, paper (judged by nnabla_rl), "
+    mujoco = "  mujoco: jaxrl, cleanrl, mushroom_rl, paper (judged by nnabla_rl), "
     assert any(line.startswith(mujoco) for line in lines)
     assert {"agent sac", "suite atari: 57 tasks", "published sac-mujoco/paper"} <= {*lines}
     names = say(["list", "atari"])[1].split()
