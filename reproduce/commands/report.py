@@ -58,8 +58,8 @@ def report(
     is_idle = not statuses & {"running", "left out"}
     if is_idle and statuses & {"interrupted", "planned", "failed"} and plan.groups():
         say(console, f"Nobody runs this grid now; {way_on(plan)}")
-    if unmatched := pipeline.departures(plan, verdicts):
-        say(console, "Not matched to the reference: " + "; ".join(unmatched))
+    if found := pipeline.departures(plan, verdicts):
+        say(console, "Departures from the reference: " + "; ".join(found))
     if plan.maker.is_ours and not references.sources(plan.agent):
         origin = getattr(presets_of(plan.agent), "agent", plan.agent)
         other = "AGENT" if origin == plan.agent else origin
