@@ -22,9 +22,9 @@ CHECKPOINT = "checkpoint"
 LARGEST_JSON = 2**23
 """Bytes of JSON that are read: 8 MiB, hundreds of times what a run writes."""
 LARGEST_TABLE = 2**28
-"""Bytes of a run's table, packed or not, or of its policy that are read: 256 MiB."""
+"""Bytes of a run's table, packed or not, that are read: 256 MiB."""
 LARGEST_TENSORS = 2**32
-"""Bytes of a checkpoint's tensors that are read, and written: 4 GiB."""
+"""Bytes of a policy's or a checkpoint's tensors that are read, and written: 4 GiB."""
 
 
 def check_inside(folder: Path, path: Path) -> None:
@@ -142,22 +142,27 @@ DAMAGED = (lzma.LZMAError, EOFError)
 def compress(path: Path) -> None:
     """Replace a file by its compressed form, `path`.xz, from which `read_plain` reads the same."""
     with open_regular(path) as file:
-        write_atomically(_compressed(path), lzma.compress(file.read()))
+        write_atomically(compressed(path), lzma.compress(file.read()))
     path.unlink()
 
 
-def read_plain(path: Path) -> bytes:
-    """Return the content of a file, or of its compressed form where there is only that."""
-    is_packed = not path.exists() and _compressed(path).exists()
-    place = _compressed(path) if is_packed else path
+def read_plain(path: Path, most: int | None = None) -> bytes:
+    """Return the content of a file, or of its compressed form where there is only that.
+
+    An `OSError` refuses more than `most` bytes, by default `LARGEST_TABLE`.
+    """
+    most = LARGEST_TABLE if most is None else most
+    is_packed = not path.exists() and compressed(path).exists()
+    place = compressed(path) if is_packed else path
     with open_regular(place) as file, lzma.open(file) if is_packed else file as plain:
-        content = plain.read(LARGEST_TABLE + 1)
-    if len(content) > LARGEST_TABLE:
-        raise OSError(errno.EFBIG, f"More than {LARGEST_TABLE / 2**20:.0f} MiB", str(path))
+        content = plain.read(most + 1)
+    if len(content) > most:
+        raise OSError(errno.EFBIG, f"More than {most / 2**20:.0f} MiB", str(path))
     return content
 
 
-def _compressed(path: Path) -> Path:
+def compressed(path: Path) -> Path:
+    """Return where the compressed form of a file lies."""
     return path.with_name(f"{path.name}.xz")
 
 

@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from functools import lru_cache
 from pathlib import Path
 
-from suite.base.files import DAMAGED, LARGEST_TABLE, open_regular, read_plain, write_atomically
+from suite.base.files import DAMAGED, LARGEST_TENSORS, open_regular, read_plain, write_atomically
 
 MANIFEST = "SHA256SUMS"
 TABLES = ("episodes.csv", "evaluations.csv", "updates.csv", "timing.csv")
@@ -36,8 +36,7 @@ def write_manifest(folder: Path, record: bytes) -> None:
     """Write the sums of a run's files, and of `record`, its `run.json` to be written next."""
     found = _sums(folder)
     for name in (name for name, sum_ in found.items() if sum_ == UNREADABLE):
-        limit = f"cannot be read back, or is larger than {LARGEST_TABLE >> 20} MiB"
-        raise OSError(errno.EIO, limit, str(folder / name))
+        raise OSError(errno.EIO, "Cannot be read back, or is too large", str(folder / name))
     found["run.json"] = hashlib.sha256(record).hexdigest()
     write_atomically(folder / MANIFEST, _render(found))
 
@@ -85,7 +84,8 @@ def _sums(folder: Path) -> dict[str, str]:
     found: dict[str, str] = {}
     for name in COVERED:
         try:
-            found[name] = hashlib.sha256(read_plain(folder / name)).hexdigest()
+            most = LARGEST_TENSORS if name in POLICIES else None
+            found[name] = hashlib.sha256(read_plain(folder / name, most)).hexdigest()
         except FileNotFoundError:
             continue
         except (OSError, *DAMAGED):

@@ -26,7 +26,7 @@ from suite.base.files import CHECKPOINT, check_inside, open_inside
 from suite.envs.vector_env import Step
 from suite.record.clock import Clock
 from suite.record.manifest import FILES
-from suite.record.records import SCHEMA_VERSION
+from suite.record.records import SCHEMA_VERSION, misnamed
 from suite.record.resumption import ACTIONS, find, identity_of
 from suite.record.seed_record import (
     ENDS,
@@ -244,10 +244,10 @@ class Recorder:
 
     def _go_on(self, content: Mapping[str, Any]) -> None:
         """Cut the files to a checkpoint that fits; leave finished seeds as they are."""
-        path = self.checkpoint_directory / ACTIONS
-        open_inside(self._directory, path, content["actions"][0]).close()
         for i in self.active:
             self._seeds[i].go_on(content["ends"][i], content["files"][i])
+        path = self.checkpoint_directory / ACTIONS
+        open_inside(self._directory, path, content["actions"][0]).close()
 
     def _end(self, i: int, status: Status, error: str | None) -> None:
         self._seeds[i].end(status, error, self.clock.wall_seconds)
@@ -280,6 +280,8 @@ def _records(directory: Path, run: Mapping[str, Any], seeds: Sequence[int]) -> l
             "versions": hardware.versions(),
             "machine": hardware.machine(config.get("device", "cpu")),
         }
+        if wrong := misnamed(folder, entries):
+            raise UsageError(f"{folder} names another run (this one {wrong}): choose another --out")
         is_done = is_finished(folder, config.get("env_steps", 0))
         records.append(SeedRecord(directory, folder, entries, "finished" if is_done else "running"))
     return records

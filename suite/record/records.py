@@ -103,18 +103,19 @@ def _mismatch(directory: Path, record: Mapping[str, Any]) -> str:
     missing = [key for key in KEYS[version] if key not in record]
     if missing:
         return f"lacks {', '.join(missing)}, which schema version {version} has"
-    folder, config = directory.absolute(), record["config"]
-    said: dict[str, list[Any]] = {
-        "agent": [record["agent"]],
-        "suite": [record["suite"]],
-        "task": [record["task"], config.get("task", record["task"])],
-        "seed": [record["seed"]],
-    }
-    seeds = config.get("seeds", said["seed"])
+    seeds = record["config"].get("seeds", [record["seed"]])
     if not isinstance(seeds, list) or record["seed"] not in seeds:
         return f"says seed {record['seed']}, its settings say {seeds}"
-    for key, name in _named_by(folder).items():
-        for value in said[key]:
+    return misnamed(directory, record)
+
+
+def misnamed(folder: Path, record: Mapping[str, Any]) -> str:
+    """Return how a record contradicts its folder's path; empty if it does not."""
+    said = {key: [record[key]] for key in ("agent", "suite", "task", "seed") if key in record}
+    if "task" in record.get("config", {}):
+        said.setdefault("task", []).append(record["config"]["task"])
+    for key, name in _named_by(folder.absolute()).items():
+        for value in said.get(key, ()):
             if (folder_of(str(value)) if key == "task" else str(value)) != name:
                 return f"says {key} {value}, its folder says {name}"
     return ""

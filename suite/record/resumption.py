@@ -69,7 +69,8 @@ def _refuse_others_progress(seed: SeedRecord) -> None:
     statuses = {each.get("status") for each in group}
     can_go_on = (
         (folders[0] / CHECKPOINT / DESCRIPTION).exists()
-        and all(before.get(key) == now[key] for key in ("sources", "versions", "machine"))
+        and all(before.get(key) == now[key] for key in ("sources", "versions"))
+        and _hardware(before) == _hardware(now)
         and all(_seeds_of(each) == others for each in group)
         and "finished" not in statuses
         and statuses != {"diverged"}
@@ -90,6 +91,15 @@ def _seeds_of(entries: Mapping[str, Any]) -> list[int]:
     return [*seeds] if all(type(seed) is int for seed in seeds) else []
 
 
+def _hardware(entries: Mapping[str, Any]) -> list[Any]:
+    """Return what a record says of the hardware that decides the bytes: CPU, or CPU and GPU."""
+    machine, config = (entries.get(key) for key in ("machine", "config"))
+    known, settings = (each if isinstance(each, dict) else {} for each in (machine, config))
+    on_cpu = hardware.chosen_device(str(settings.get("device"))) == "cpu"
+    names = ("processor",) if on_cpu else ("processor", "gpu", "gpu_driver")
+    return [known.get(name) for name in names]
+
+
 def identity_of(run: Mapping[str, Any], seeds: Sequence[SeedRecord]) -> dict[str, Any]:
     """Return everything that two commands must share to give the same bytes, as JSON values.
 
@@ -99,14 +109,13 @@ def identity_of(run: Mapping[str, Any], seeds: Sequence[SeedRecord]) -> dict[str
     first, config = seeds[0].entries, dict(run.get("config", {}))
     if "device" in config:
         config["device"] = hardware.chosen_device(config["device"])
-    machine, elsewhere = first["machine"], ("env_steps", *WITHOUT_EFFECT)
-    gpu = [machine["gpu"], machine["gpu_driver"]] if config.get("device") != "cpu" else []
+    elsewhere = ("env_steps", *WITHOUT_EFFECT)
     identity = {
         **{key: value for key, value in run.items() if key != "command"},
         "env_steps": config.get("env_steps", 0),
         "config": {key: value for key, value in config.items() if key not in elsewhere},
         "seeds": [seed.entries["seed"] for seed in seeds],
-        "processor": [machine["processor"], *gpu],
+        "processor": _hardware(first),
         **{key: first[key] for key in ("sources", "versions")},
     }
     return json.loads(json.dumps(identity))

@@ -17,6 +17,7 @@ from suite.base.errors import UsageError
 from suite.base.files import (
     CHECKPOINT,
     append,
+    compressed,
     extent,
     open_inside,
     open_regular,
@@ -65,7 +66,7 @@ class SeedRecord:
             remove_torn(self.folder)
             remove_checkpoint(self.folder)
             for name in FILES:
-                (self.folder / name).unlink(missing_ok=True)
+                self._remove(name)
             write_json(self.folder / "run.json", self.entries)
             self.own()
         except OSError as error:
@@ -88,7 +89,7 @@ class SeedRecord:
         remove_torn(self.folder)
         for name in FILES:
             if name not in files:
-                (self.folder / name).unlink(missing_ok=True)
+                self._remove(name)
                 continue
             open_inside(self._root, self.folder / name, files[name][0]).close()
             with open_regular(self.folder / name) as file:
@@ -96,6 +97,11 @@ class SeedRecord:
             self._columns[name], self._rows[name] = tuple(header.split(",")), []
         write_json(self.folder / "run.json", self.entries)
         self.own()
+
+    def _remove(self, name: str) -> None:
+        """Remove a file of another run, and its compressed form."""
+        (self.folder / name).unlink(missing_ok=True)
+        compressed(self.folder / name).unlink(missing_ok=True)
 
     def own(self) -> None:
         """Take the `run.json` that lies there now as this process's own."""

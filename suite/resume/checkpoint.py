@@ -10,7 +10,7 @@ import safetensors.torch
 from torch import Tensor
 
 from suite.base.errors import UsageError
-from suite.base.files import LARGEST_TABLE, read_json, read_whole, write_atomically, write_json
+from suite.base.files import LARGEST_TENSORS, read_json, read_whole, write_atomically, write_json
 from suite.envs.tasks import Task, refuse_unimported
 from suite.envs.vector_env import LARGEST_BOUND, Spaces
 from suite.nets.initialisation import at_most
@@ -159,7 +159,7 @@ def read_policy(directory: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
     """Return the weights and the description that `save_policy` wrote."""
     try:
         description = read_json(directory / DESCRIPTION, LARGEST_DESCRIPTION)
-        weights = safetensors.torch.load(read_whole(directory / WEIGHTS, LARGEST_TABLE))
+        weights = safetensors.torch.load(read_whole(directory / WEIGHTS, LARGEST_TENSORS))
         if not isinstance(description, dict) or not isinstance(description.get("agent"), str):
             raise ValueError(f"{DESCRIPTION} names no agent")
     except FileNotFoundError:

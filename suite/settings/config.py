@@ -59,7 +59,7 @@ Fraction = Annotated[float, Range("[0, 1]")]
 Rate = Annotated[float, Range("(0, 1)")]
 Share = Annotated[float, Range("(0, 1]")]
 Decay = Annotated[float, Range("[0, 1)")]
-Widths = Annotated[tuple[int, ...], Range("[1, inf)")]
+Widths = Annotated[tuple[int, ...], Range("[1, 1e6]")]
 """Widths of hidden layers; at least one."""
 LogStd = Annotated[float, Range("[-20, 2]")]
 

@@ -297,6 +297,8 @@ def _preset(table: Mapping[str, Any], suite: str, config_class: type, path: Path
         raise UsageError(f"{where}budgets must be {', '.join(BUDGETS)}")
     possible = table.get("tasks") or find_suite(suite)
     for name, budget in table["budgets"].items():
+        if min(budget.num_seeds, budget.env_steps, *budget.env_steps_of.values()) < 1:
+            raise UsageError(f"{where}budgets.{name}: steps and seeds must be at least 1")
         for task in budget.tasks:
             if task not in possible:
                 near = nearest(task, possible)
@@ -367,9 +369,11 @@ def _fit(value: Any, hint: Any, where: str) -> Any:
     kind, arguments = get_origin(hint) or hint, get_args(hint)
     if hint is Any or type(value) is hint:
         return value
-    if kind in (Union, UnionType):  # of None and one other
+    if kind in (Union, UnionType):
+        if value == "none" and NoneType in arguments:
+            return None
         other = next(argument for argument in arguments if argument is not NoneType)
-        return None if value == "none" else _fit(value, other, where)
+        return _fit(value, other, where)
     if kind is float and type(value) is int:
         return float(value)
     if kind is tuple and isinstance(value, list):

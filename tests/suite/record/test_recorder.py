@@ -13,11 +13,11 @@ import pytest
 import torch
 
 from agents import a2c, sac
-from suite.base import hardware
+from suite.base import files, hardware
 from suite.base.errors import UsageError
 from suite.base.files import write_json
 from suite.envs.vector_env import Step
-from suite.record import seed_record
+from suite.record import manifest, seed_record
 from suite.record.clock import TIMING_COLUMNS
 from suite.record.means import Means
 from suite.record.recorder import EPISODE_COLUMNS, Recorder
@@ -352,13 +352,33 @@ def test_what_an_unfinished_run_left_is_removed(content: bytes | None, tmp_path:
     first = record(tmp_path, [1])
     first.episodes(10, ended([[1.0]], [[3]]))
     log(first, 10, [1.0])
-    for name in ("policy.safetensors", "policy.json"):
+    for name in ("policy.safetensors", "policy.json", "evaluations.csv.xz"):
         (tmp_path / "seed-1" / name).write_text("old")
     if content is not None:
         (tmp_path / "seed-1" / "run.json").write_bytes(content)
     record(tmp_path, [1])
     assert run_json(tmp_path, 1)["status"] == "running"
     assert {file.name for file in (tmp_path / "seed-1").iterdir()} == {"run.json"}
+
+
+@pytest.mark.parametrize("place", ["Walker2d-v4", "sac-mujoco/mine/Walker2d-v4", "a2c-mujoco/b/c"])
+def test_a_run_is_not_begun_in_the_folder_of_another(place: str, tmp_path: Path) -> None:
+    """It would train to its end, and then be damaged: its folder says that it is another run."""
+    with pytest.raises(UsageError, match=r"seed-1 names another run \(this one says .*: choose"):
+        record(tmp_path / place)
+    assert not [*tmp_path.iterdir()]
+
+
+def test_a_policy_may_be_larger_than_a_table(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A run of wide networks would otherwise end, again and again, without its manifest."""
+    monkeypatch.setattr(files, "LARGEST_TABLE", 100_000)
+    run = record(tmp_path, [1])
+    (tmp_path / "seed-1" / "policy.safetensors").write_bytes(bytes(200_000))
+    log(run, 10, [1.0])
+    run.finish()
+    assert not manifest.damage(tmp_path / "seed-1")
 
 
 @pytest.mark.parametrize("may_not", ["read", "write"])

@@ -47,8 +47,8 @@ class Settings(RunConfig):
         *(("num_envs", 0), ("log_interval", -3), ("gamma", 1.01), ("gamma", None)),
         *(("learning_rate", 0.0), ("learning_rate", 1.0), ("decay", 1.0), ("share", -0.01)),
         *(("scale", 0.0), ("scale", math.inf), ("clip", -1.0), ("weight", -0.5), ("start", -1)),
-        *(("widths", (8, 0)), ("widths", ()), ("widths", None), ("free", math.nan)),
-        *(("seeds", ()), ("seeds", (1, 1)), ("seeds", (2**31,))),
+        *(("widths", (8, 0)), ("widths", (10**7,)), ("widths", ()), ("widths", None)),
+        *(("free", math.nan), ("seeds", ()), ("seeds", (1, 1)), ("seeds", (2**31,))),
         *(("evaluation_rule", "deterministic"), ("protocol", "evil")),
     ],
 )

@@ -153,6 +153,7 @@ MISTAKES: dict[str, tuple[str, str]] = {
     "a key": ("departures", "departure"),
     "a setting": ("gamma =", "gama ="),
     "a budget's key": ("num_seeds = 2", "seeds = 2"),
+    "a budget of no seed": ("num_seeds = 2", "num_seeds = 0"),
     "a suite": ("suites.mujoco]", "suites.mujocco]"),
     "no title": (TITLE, ""),
     "neither data nor suites": (PLAIN, "title = 'x'"),
