@@ -194,7 +194,8 @@ def _describe(plan: Plan, verdicts: pd.DataFrame) -> dict[str, Any]:
     ends = [str(record["ended_at"]) for record in records if record.get("ended_at")]
     first = records[0] if records else {}
     config = dataclasses.asdict(plan.config)
-    places = {"runs_dir": RUNS} if plan.behaviours else {}  # published runs are made in `runs`
+    other: dict[str, Any] = {"workers": None, "track": "", "open": False}
+    other |= {"runs_dir": RUNS} if plan.behaviours else {}  # published runs are made in `runs`
     return {
         "title": plan.title,
         "agent": plan.agent,
@@ -210,5 +211,5 @@ def _describe(plan: Plan, verdicts: pd.DataFrame) -> dict[str, Any]:
         "departures": departures(plan, verdicts),
         "versions": first.get("versions", versions()),
         "hardware": first.get("machine", machine()),
-        "command": "\n".join(commands(plan, workers=None, **places)),
+        "command": "\n".join(commands(plan, **other)),
     }

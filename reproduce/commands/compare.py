@@ -15,7 +15,7 @@ from reproduce.judge.inference import sample, welch
 from reproduce.plan.status import records_below
 from reproduce.run.view import say
 from suite.base.errors import UsageError
-from suite.envs.tasks import folder_of
+from suite.envs.tasks import TASKS, folder_of
 from suite.settings.command_line import printable
 
 COLUMNS = ("task", "env steps", "A, mean (n)", "B, mean (n)", "B - A [95 %]", "speed B / A")
@@ -72,8 +72,12 @@ def _read(runs: Path) -> tuple[str, dict[str, Configs], dict[str, dict[Path, str
 def _row(task: str, runs_a: Configs, runs_b: Configs) -> dict[str, Any]:
     configs = [*runs_a.values(), *runs_b.values()]
     rules = {config.get("evaluation_rule", "deterministic") for config in configs}
-    if len(rules) > 1:
-        raise UsageError(f"{task}: scores of different rules do not compare: {sorted(rules)}")
+    is_game = task in TASKS and TASKS[task].family == "atari"
+    protocols = {str(config.get("protocol")) for config in configs if is_game}
+    for what, found in (("rules", rules), ("protocols", protocols)):
+        if len(found) > 1:
+            names = ", ".join(sorted(found))
+            raise UsageError(f"{task}: scores of different {what} do not compare: {names}")
     rule, env_steps = rules.pop(), min(config["env_steps"] for config in configs)
     scores = {run: score(run, rule, env_steps) for run in (*runs_a, *runs_b)}
     none = f"no score at {env_steps:,} steps"
@@ -138,9 +142,16 @@ def main(argv: Sequence[str]) -> int:
     parser.add_argument("runs_b", type=Path)
     options = parser.parse(argv)
     console = flags.make_console()
-    pairs = _pairs(options.runs_a, options.runs_b)
+    pairs, status = _pairs(options.runs_a, options.runs_b), 0
     for runs_a, runs_b in pairs:
-        rows = compare(runs_a, runs_b)
+        try:
+            rows = compare(runs_a, runs_b)
+        except UsageError as error:
+            if len(pairs) == 1:
+                raise
+            say(console, f"Not compared: {error}", "bold red")
+            status = 2
+            continue
         title = f"A: {runs_a} ({rows[0]['made_by_a']})   B: {runs_b} ({rows[0]['made_by_b']})"
         console.print(_table(rows, title))
         for row in rows:
@@ -151,7 +162,7 @@ def main(argv: Sequence[str]) -> int:
     for side, runs in (("A", options.runs_a), ("B", options.runs_b)):
         if alone := [str(grid) for grid in _grids(runs).values() if grid not in compared]:
             say(console, f"Only in {side}: {', '.join(alone)}")
-    return 0
+    return status
 
 
 def _table(rows: Sequence[Mapping[str, Any]], title: str) -> Table:

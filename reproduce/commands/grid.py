@@ -15,14 +15,12 @@ from reproduce.commands import flags
 from reproduce.plan.declared import keep_declared
 from reproduce.plan.grid import Plan
 from reproduce.plan.make import command_of, folder_name, make_plan, save_plan, variants_of, way_on
-from reproduce.plan.places import Cluster, check_memory, check_writable
+from reproduce.plan.places import Cluster, check_memory, check_workers, check_writable
 from reproduce.plan.presets import presets_of, skipped_tasks
 from reproduce.plan.request import Request, add_flags, read_request, started_anew
 from reproduce.plan.status import by_task, check_extensions, name_of_settings, refuse_mixture
 from reproduce.run.view import say
 from reproduce.words import counted
-from suite.base.errors import UsageError
-from suite.base.hardware import num_cores
 from suite.settings.command_line import Parser, printable
 from suite.settings.presets import replaced
 
@@ -40,12 +38,8 @@ def main(argv: Sequence[str]) -> int:
     shown: dict[str, Any] = {"version": f"encore {release}", "help": "show the version"}
     parser.add_argument("--version", action="version", **shown)
     add_flags(parser)
-    request, cores = read_request(parser.parse(argv)), num_cores()
-    if request.workers and request.workers > cores and request.launcher == "local":
-        raise UsageError(
-            f"--workers: {request.workers} processes side by side slow each other down on "
-            f"{cores} cores: use --workers {cores} or fewer"
-        )
+    request = read_request(parser.parse(argv))
+    check_workers(request)
     if request.track:
         from reproduce.commands.track import check_kind
 
@@ -127,7 +121,7 @@ def _make_plan(request: Request, cluster: Cluster | None, *, is_variant: bool = 
 def run_plan(plan: Plan, console: Console) -> int:
     """Run a plan, report it on a console and return the exit status."""
     try:
-        failures = train(plan, console)
+        plan, failures = train(plan, console)
     except KeyboardInterrupt:
         say(console, f"Stopped. Finished runs are kept; {way_on(plan)}")
         return 130  # its page is not written
@@ -136,8 +130,8 @@ def run_plan(plan: Plan, console: Console) -> int:
     return report(plan, console, failures)
 
 
-def train(plan: Plan, console: Console) -> dict[tuple[str, int], str]:
-    """Run what is left of a plan; return the errors of the runs that failed."""
+def train(plan: Plan, console: Console) -> tuple[Plan, dict[tuple[str, int], str]]:
+    """Run what is left of a plan; return it as it was saved, and the errors of runs that failed."""
     from reproduce.commands.track import mirrored
     from reproduce.run.lease import Leases
     from reproduce.run.pool import launch
@@ -146,13 +140,14 @@ def train(plan: Plan, console: Console) -> dict[tuple[str, int], str]:
     if is_due := bool(plan.groups()):
         refuse_mixture(plan)
     leases = Leases(plan.directory, name_of_settings(plan.config))
-    with leases.lock:  # another command may declare seeds of other tasks
+    with leases.lock:
         if is_due:
             leases.refuse_rivals()
+        plan = keep_declared(plan)  # another command may have declared seeds meanwhile
         save_plan(plan)
     with mirrored(plan, plan.track, partial(say, console)), View(console) as view:
         board = launch(plan, view)
-    return {row.run.key: row.error for row in board.rows if row.state == "failed"}
+    return plan, {row.run.key: row.error for row in board.rows if row.state == "failed"}
 
 
 def plan_table(plan: Plan) -> Table:

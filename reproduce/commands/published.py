@@ -68,7 +68,7 @@ def stale_table(plan: Plan) -> str:
             pd.testing.assert_frame_equal(
                 pd.read_csv(path), given, check_dtype=False, rtol=TOLERANCE, atol=1e-9
             )
-        except (FileNotFoundError, AssertionError):
+        except (FileNotFoundError, ValueError, AssertionError):
             return path.name
     return ""
 

@@ -26,6 +26,7 @@ from reproduce.run.view import say
 from reproduce.words import counted, number
 from suite.base.errors import UsageError
 from suite.base.files import write_atomically
+from suite.envs.tasks import find_task
 from suite.settings.command_line import printable
 
 COLUMNS = (
@@ -49,9 +50,11 @@ def variants_of(plans: Sequence[Plan]) -> Variants:
         other = known.setdefault(name_of_settings(plan.config), name)
         if other != name:
             raise UsageError(f"--set: {other} and {name} are the same settings")
-    rules = sorted({plan.rule for plan in plans})
-    if len(rules) > 1:
-        raise UsageError(f"--set: scores of different rules do not compare: {', '.join(rules)}")
+    games = {find_task(task, plan.protocol).protocol for plan in plans for task in plan.tasks}
+    for what, found in (("rules", {plan.rule for plan in plans}), ("protocols", games)):
+        if len(found) > 1:
+            names = ", ".join(sorted(found))
+            raise UsageError(f"--set: scores of different {what} do not compare: {names}")
     return variants
 
 
@@ -85,7 +88,7 @@ def run(variants: Variants, path: Path, console: Console, again: str) -> int:
     for i, (name, plan) in enumerate(variants.items(), start=1):
         say(console, f"Variant {i} of {len(variants)}: {name}", "bold")
         try:
-            failures = train(plan, console)
+            plan, failures = train(plan, console)
         except KeyboardInterrupt:
             say(console, f"Stopped. Finished runs are kept; go on with:\n  {again}")
             return 130
@@ -101,11 +104,15 @@ def run(variants: Variants, path: Path, console: Console, again: str) -> int:
     for name, plan in variants.items():
         say(console, f"{name}: {plan.directory / 'index.html'}")
     say(console, f"Table: {path}; learning curves: {path.with_suffix('.png')}, .svg, .pdf")
-    runs = [run for plan in variants.values() for run in plan.runs()]
-    left = [run.name for run in runs if run.status != "finished"]
-    if left:
-        say(console, f"{counted(len(left), 'run')} left unfinished: {', '.join(left)}", "bold red")
-    if any(not run.has_ended for run in runs):
+    left = [
+        (name, run)
+        for name, plan in variants.items()
+        for run in plan.runs()
+        if run.status != "finished"
+    ]
+    for name, run in left:
+        say(console, f"{name}: {run.name} {run.status} {run.error}".rstrip(), "bold red")
+    if any(not run.has_ended for _, run in left):
         say(console, f"Go on with:\n  {again}")
     return 2 if left else 0
 

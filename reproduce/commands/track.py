@@ -151,7 +151,7 @@ def mirrored(plan: Plan, kind: str, say: Callable[[str], None]) -> Iterator[None
     root = plan.runs_dir / "tracking" / kind
     try:
         mirrors = [
-            Mirror(run.directory, root, f"{plan.name}/{run.task}/seed-{run.seed}", kind)
+            Mirror(run.directory, root, run.directory.relative_to(plan.runs_dir).as_posix(), kind)
             for run in plan.runs()
         ]
     except UsageError as error:

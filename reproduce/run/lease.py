@@ -6,6 +6,7 @@ time; the kernel releases it if its holder dies.
 """
 
 import contextlib
+import errno
 import os
 import platform
 import time
@@ -22,6 +23,8 @@ HEARTBEAT_SECONDS = 15.0
 LATE_SECONDS = 600.0
 """Clocks of two machines may differ by so much."""
 LOCK = ".lock"
+NO_FILE = (errno.ENOENT, errno.EINVAL, errno.ELOOP, errno.ENXIO)
+"""Error numbers of opening what is absent, or a folder, a pipe, a socket or a loop of links."""
 TORN_SECONDS = 3600.0
 """Nothing takes this long to write."""
 
@@ -42,8 +45,8 @@ class Holders:
         try:
             with open_regular(lease) as file:  # opened: a network file system then asks its server
                 facts = os.fstat(file.fileno())
-        except OSError as error:  # absent, or no file at all
-            if not isinstance(error, FileNotFoundError) and not lease.is_dir():
+        except OSError as error:
+            if error.errno not in NO_FILE:
                 raise
             self._seen.pop(lease, None)
             return False

@@ -274,7 +274,7 @@ class Pool:
         """Show unstarted runs as failed; record nothing, so that a later start may run them."""
         for run in runs:
             row = self._row_of[run.key]
-            if run not in [other for group in self._waiting for other in group]:
+            if not run.has_ended and run not in [each for group in self._waiting for each in group]:
                 row.state, row.error = "failed", error
                 self._leases.release(run.directory)
 

@@ -49,7 +49,7 @@ class View:
         on_screen = console.is_terminal and not console.is_jupyter
         self._live = Live(console=console, auto_refresh=False) if on_screen else None
         self._last_line, self._said = -LINE_SECONDS, ""
-        self._reported: set[tuple[str, int]] = set()
+        self._reported: set[tuple[tuple[str, int], str]] = set()
         self._num_notes = 0
 
     def __enter__(self) -> "View":
@@ -70,11 +70,12 @@ class View:
         self._num_notes = len(board.notes)
         for row in board.rows:
             is_news = row.state in OVER and not row.run.has_ended
-            if is_news and row.run.key not in self._reported:
-                self._reported.add(row.run.key)
+            if is_news and (row.run.key, row.state) not in self._reported:
+                self._reported.add((row.run.key, row.state))
                 last = f", last return {_number(row.last_return)}"
                 outcome = f": {row.error}" if row.error else last
                 say(self._console, f"{row.run.name} {row.state}{outcome}", STYLES[row.state])
+        is_over = all(row.state in OVER for row in board.rows)
         height = self._console.height
         if self._curves:
             height -= (room := height * 2 // 3)
@@ -84,7 +85,7 @@ class View:
             shown: list[RenderableType] = [_totals(board), _table(board, max(height - TAKEN, 1))]
             shown += [self._curves.shown] if self._curves else []
             self._live.update(Group(*shown), refresh=True)
-        elif time.monotonic() - self._last_line >= LINE_SECONDS:
+        elif is_over or time.monotonic() - self._last_line >= LINE_SECONDS:
             self._last_line, before = time.monotonic(), self._said
             self._said = _line(board)
             if self._said != before:

@@ -29,6 +29,8 @@ from suite.settings.presets import ConfigT, Preset, find_source, replaced
 
 NO_MEMORY = re.compile(r"can(no|')t allocate memory", re.IGNORECASE)
 """What torch says where the machine has no more memory; Python has an error for it."""
+WRONG_PLACES = (FileExistsError, IsADirectoryError, NotADirectoryError, PermissionError)
+"""Errors of which the file's name says all that a user needs."""
 MANY = 10_000
 """Numbers that a range may name, and seeds of a task."""
 KINDS = {
@@ -51,10 +53,10 @@ def run_main(main: Callable[[Sequence[str]], int]) -> int:
 
     What a terminal's encoding lacks, such as a byte of a path that is not UTF-8, is escaped.
 
-    A `UsageError`, a full disk, a full memory or a name too long for a disk gives one line on
-    standard error and status 2. Any other error gives its traceback and status 2 (status 1 means
-    that a score is below its reference). Ctrl-C gives status 130, and a reader that ends first,
-    such as `head`, 141: a shell's for both.
+    A `UsageError`, a full disk, a full memory, or a file that may not be used or whose name is too
+    long gives one line on standard error and status 2. Any other error gives its traceback and
+    status 2 (status 1 means that a score is below its reference). Ctrl-C gives status 130, and a
+    reader that ends first, such as `head`, 141: a shell's for both.
     """
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
@@ -76,6 +78,9 @@ def run_main(main: Callable[[Sequence[str]], int]) -> int:
         elif isinstance(error, OSError) and error.errno == errno.ENAMETOOLONG:
             name = printable(str(error.filename))
             print(f"error: this name is too long for a file: {name[:60]}...", file=sys.stderr)
+        elif isinstance(error, WRONG_PLACES) and error.filename:
+            place = printable(str(error.filename2 or error.filename))
+            print(f"error: {place}: {error.strerror}", file=sys.stderr)
         elif isinstance(error, MemoryError) or NO_MEMORY.search(str(error)):
             size = f" ({error})" if str(error) else ""
             print(f"error: cannot allocate memory{size}: train less at once", file=sys.stderr)

@@ -25,6 +25,7 @@ from reproduce.plan.status import Run, runs_of
 from reproduce.report import figures, page
 from reproduce.run import pool as pooling
 from reproduce.run.processes import End
+from suite.envs.tasks import folder_of
 from suite.record.manifest import COVERED, write_manifest
 from suite.record.recorder import Recorder
 from suite.record.records import KEYS, SCHEMA_VERSION
@@ -276,7 +277,8 @@ def record_run(
     run = {"agent": plan.agent, "suite": plan.suite, "source": plan.source, "task": task}
     command = f"python -m agents.{plan.agent} --task {task} --seeds {seed}"
     seeds = config["seeds"]
-    recorder = Recorder(plan.directory / task, {**run, "config": config, "command": command}, seeds)
+    run |= {"config": config, "command": command}
+    recorder = Recorder(plan.directory / folder_of(task), run, seeds)
     for num_updates, (step, score) in enumerate((scores or {config["env_steps"]: 0.0}).items()):
         recorder.evaluation(step, np.array([[score - 1.0, score + 1.0]] * len(seeds)))
         recorder.log(step, num_updates, {}, {})

@@ -85,6 +85,7 @@ sac mujoco --tasks Hopper
 a2c atari --tasks xyz
 sac classic --seeds 0-99999999
 sac classic --workers 500
+control sb3 sac classic --workers 500
 sac classic --like papr
 sac classic --tasks CartPole-v1
 sac classic --set gama=0.9
@@ -99,6 +100,7 @@ evaluate nowhere --episodes 0
 compare nowhere ../../x
 sac mujoco-9 --like jaxrl --tasks HalfCheetah-v4 --env-steps 5000
 sac classic --tasks Pendulum-v1 --set evaluation_rule=deterministic,sampled
+ppo atari-7 --tasks Pong-v5 --set protocol=sticky,noframeskip
 sac classic --tasks Pendulum-v1 --set gamma=0.9,0.90
 sac classic --tasks Pendulum-v1 --set gamma=0.9,0.9
 sac classic --tasks Pendulum-v1 --set gamma=0.9,
@@ -131,7 +133,7 @@ def test_a_mistake_only_an_agent_sees_is_one_line(
 ) -> None:
     """Status 2, one line on standard error that names the fix, nothing written."""
     (desk.parent / "FILE").touch()
-    monkeypatch.setattr(grid, "num_cores", lambda: 4)
+    monkeypatch.setattr("reproduce.plan.places.num_cores", lambda: 4)
     monkeypatch.setattr(grid, "run_plan", lambda plan, *_: 0)  # should a line be accepted
     status, out, err = say(words_of(line))
     assert (status, out, err.count("\n"), list(desk.iterdir())) == (2, "", 1, [])

@@ -10,7 +10,7 @@ import pytest
 
 from reproduce import __main__ as command_line
 from reproduce.commands.compare import compare
-from reproduce.plan.grid import Plan
+from reproduce.plan.grid import PUBLISHED, Plan
 from tests.messages import check, refused
 from tests.reproduce.conftest import TASK, pendulum, record_run, reseal
 
@@ -95,7 +95,7 @@ def test_scores_are_taken_at_the_step_that_all_reached(tmp_path: Path) -> None:
 
 
 def test_what_cannot_be_compared_is_refused(tmp_path: Path) -> None:
-    """No folder, no finished run, no shared task and two rules: each is told apart."""
+    """No folder, no finished run, no shared task, two rules, two protocols: each is told apart."""
     first, second, third = (pendulum(tmp_path / name) for name in ("a", "b", "c"))
     write(first, TASK, [1.0, 2.0])
     write(second, OTHER, [1.0, 2.0])
@@ -113,6 +113,9 @@ def test_what_cannot_be_compared_is_refused(tmp_path: Path) -> None:
     reseal(folder, config=record["config"] | {"evaluation_rule": "sampled"})
     with refused():
         compare(first.directory, third.directory)
+    games = [PUBLISHED / "ppo-atari-7" / "tuned", PUBLISHED / "acer-atari-7" / "openai_baselines"]
+    with refused():
+        compare(*games)
 
 
 def test_the_command_takes_runs_dirs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -130,6 +133,14 @@ def test_the_command_takes_runs_dirs(tmp_path: Path, capsys: pytest.CaptureFixtu
     (line,) = [line for line in printed.splitlines() if line.startswith("│")]
     assert "41 (2)" in line
     assert f"Only in B: {other}" in "".join(printed.splitlines())
+    for plan in (first, second):
+        run = plan.directory.with_name("a-begun-one") / TASK / "seed-1"
+        shutil.copytree(plan.directory / TASK / "seed-1", run)
+        (run / "run.json").unlink()
+    assert command_line.main(["compare", str(tmp_path / "a"), str(tmp_path / "b")]) == 2
+    printed = capsys.readouterr().out
+    assert "41 (2)" in printed, "the others are compared"
+    check(printed.splitlines()[0], "a grid without a finished run")
 
 
 def test_the_command_takes_what_an_agents_own_command_wrote(

@@ -44,18 +44,23 @@ def policies(plan: Plan) -> list[str]:
 def test_a_table_that_its_records_do_not_give_fails_the_check(
     published: Path, say: Say, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """One line names table and command; rounding is no difference; a missing table is one."""
+    """One line names table and command; rounding is no difference; an empty table is one."""
     monkeypatch.setattr(publishing, "PUBLISHED", published)
     plan = three_seeds(published, tasks=["Pendulum-v1"])
     path = plan.directory / "scores.csv"
     assert say(["published"])[0] == 0
     scores = pd.read_csv(path)
-    for change, status in ((1.0 + 1e-9, 0), (1.0 + 1e-3, 1), (None, 1)):
+    for change, status in ((1.0 + 1e-9, 0), (1.0 + 1e-3, 1), (0.0, 1), (None, 1)):
         path.unlink()
-        if change:
+        if change == 0.0:
+            path.touch()
+        elif change:
             scores.assign(score=scores["score"] * change).to_csv(path, index=False)
         wanted = f"out of date: {path}: run `make published`\n" if status else ""
         assert say(["published", "--check"]) == (status, "", wanted)
+    path.mkdir()
+    for words in (["published"], ["published", "--check"]):
+        assert say(words) == (2, "", f"error: {path}: Is a directory\n")
 
 
 def test_the_commands_of_a_published_grid_plan_all_of_it() -> None:

@@ -98,7 +98,9 @@ def test_a_diverged_run_counts_as_it_does_in_its_grid(tmp_path: Path) -> None:
     with console.capture() as planned:
         console.print(sweep.plan_table(variants))
     assert "gamma=0.99 3 0 " in " ".join(planned.get().split()), "none is left to run"
-    assert sweep.run(variants, path, console, "again") == 2
+    with console.capture() as said:
+        assert sweep.run(variants, path, console, "again") == 2
+    assert f"gamma=0.99: {TASK} seed 3 diverged" in said.get()
     table = pd.read_csv(path)
     expected = [pd.read_csv(plan.directory / "scores.csv")["score"].mean() for plan in plans]
     assert table["num_seeds"].tolist() == [3, 3]
@@ -138,6 +140,8 @@ def test_from_command_to_table(tmp_path: Path, say: Say, monkeypatch: pytest.Mon
     for plan in plans:
         assert f"{plan.directory}/index.html" in out
         assert (plan.directory / "index.html").exists()
+        report = (plan.directory / "report.json").read_text()
+        assert not {"--track", "--open"} & {*report.split()}, "readers need neither"
     name = f"sweep-sac-classic-{plans[0].source}-gamma=0.9,gamma=0.99"
     assert (tmp_path / "runs" / f"{name}.csv").exists()
     assert f"learning curves: runs/{name}.png, .svg, .pdf" in " ".join(out.split())

@@ -160,10 +160,11 @@ def test_runs_are_mirrored_while_they_are_written(
 ) -> None:
     """Not only at the end; and a plan is named in the mirror as its folder is."""
     monkeypatch.setattr(track, "FOLLOW_SECONDS", 0.01)
-    plan = pendulum(tmp_path / "runs", [1, 2])
-    name = f"sac-classic/{plan.source}/{TASK}/seed-2"
+    task = "gymnasium:Pendulum-v1"
+    plan = pendulum(tmp_path / "runs", [1, 2], tasks=[task])
+    name = f"sac-classic/{plan.source}/gymnasium-Pendulum-v1/seed-2"
     with mirrored(plan, "tensorboard", print):
-        record_run(plan, TASK, 2, status="running")
+        record_run(plan, task, 2, status="running")
         wait_for(lambda: name in memory, "the mirror of a run that goes on")
 
 

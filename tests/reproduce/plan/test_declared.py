@@ -9,6 +9,8 @@ import pandas as pd
 import pytest
 
 from reproduce import __main__ as command_line
+from reproduce.commands.flags import make_console
+from reproduce.commands.grid import train
 from reproduce.plan.declared import keep_declared
 from reproduce.plan.grid import Plan
 from reproduce.plan.make import commands, load_plan, make_plan
@@ -51,6 +53,19 @@ def test_a_declared_seed_is_not_dropped(tmp_path: Path) -> None:
         with pytest.raises(UsageError, match=r"go on with --seeds 4 2 7, or start anew .*--fresh"):
             mujoco(tmp_path, seeds=seeds)
     assert mujoco(tmp_path, seeds=[2, 4, 7, 1]).declared[HOPPER] == (4, 2, 7)
+
+
+def test_of_two_first_starts_at_once_one_declares(tmp_path: Path) -> None:
+    """The other, planned before that was written, is refused, or takes what was declared."""
+    first, other, more = (mujoco(tmp_path, seeds=s) for s in ([1, 2, 3], [4, 5, 6], [1, 2, 3, 4]))
+    ended(first)
+    written = (first.directory / "plan.json").read_bytes()
+    with pytest.raises(UsageError, match="go on with --seeds 1 2 3, or"):
+        train(other, make_console())
+    assert (first.directory / "plan.json").read_bytes() == written
+    record_run(more, HOPPER, 4)
+    plan, _ = train(more, make_console())
+    assert plan.declared == {HOPPER: (1, 2, 3)}
 
 
 def test_every_task_and_number_of_steps_declares_seeds_of_its_own(tmp_path: Path) -> None:

@@ -30,7 +30,7 @@ from reproduce.plan.status import refuse_mixture
 from reproduce.plan.tables import read_table
 from reproduce.run import lease as leasing
 from reproduce.run import processes
-from reproduce.run.lease import LATE_SECONDS, Leases
+from reproduce.run.lease import LATE_SECONDS, Holders, Leases
 from reproduce.run.pool import launch
 from reproduce.run.progress import OVER, Board
 from suite.base.errors import UsageError
@@ -265,6 +265,15 @@ def test_a_process_number_that_is_used_again_is_another_process(tmp_path: Path) 
     holder = json.loads(lease.read_text())
     lease.write_text(json.dumps(holder | {"process_started": holder["process_started"] - 1}))
     assert Leases(tmp_path).claim(run)
+
+
+@pytest.mark.parametrize("kind", ["folder", "pipe", "loop"])
+def test_what_is_no_file_is_no_lease(kind: str, tmp_path: Path) -> None:
+    """In somebody else's folder: `watch` and `report` go on."""
+    lease = tmp_path / "seed-1.lease"
+    make = {"folder": os.mkdir, "pipe": os.mkfifo, "loop": lambda path: os.symlink(path, path)}
+    make[kind](lease)
+    assert not Holders().is_held(tmp_path / "seed-1")
 
 
 @pytest.mark.parametrize("content", ["", "[]", '{"pid": []}', "[" * 100_000])

@@ -74,6 +74,8 @@ def test_without_a_terminal_progress_is_plain_lines_at_intervals(clock: list[flo
 def test_each_end_is_printed_once_and_at_once(terminal: bool, clock: list[float]) -> None:
     """However often the board is shown; what was finished before the start is no news.
 
+    A failed run that somebody has run again has a second end. The last line has the last totals.
+
     An error stays one literal line, however long: brackets in it are not markup.
     """
     console = console_of(terminal, width=400)
@@ -90,13 +92,17 @@ def test_each_end_is_printed_once_and_at_once(terminal: bool, clock: list[float]
         rows[3].state = "finished"
         for _ in range(3):
             view(board)
+        rows[1].state, rows[1].error = "finished", ""
+        view(board)
     said = text(console)
     for line in (
         f"Hopper-v4 seed 2 failed: {error}",
         "Hopper-v4 seed 3 diverged: non-finite critic_loss at 100 env_steps",
         "Hopper-v4 seed 4 finished, last return -7.5",
+        "Hopper-v4 seed 2 finished, last return -7.5",
     ):
         assert said.count(line) == 1
+    assert terminal or said.endswith("\n1 diverged, 3 finished\n")
     assert "seed 1 finished" not in said
 
 
