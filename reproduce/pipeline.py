@@ -93,7 +93,7 @@ def judge_scores(
         "suite": pd.DataFrame(suite, columns=[field.name for field in fields(SuiteVerdict)]),
         "summary": summary[summary["num_tasks"] > 1],
         "improvement": aggregates.improvements(scores, theirs),
-        "times": aggregates.times_to_score(curves, scales),
+        "times": aggregates.times_to_score(curves, scales, runs),
         "runs": runs,
     }
 

@@ -8,6 +8,7 @@ import pandas as pd
 from rich.table import Table
 
 from reproduce.commands import flags
+from reproduce.plan.places import check_writable
 from reproduce.run.view import say
 from reproduce.simulators.engines import ENGINES
 from reproduce.words import counted
@@ -22,6 +23,7 @@ MODES = ("random", "policy", "training")
 OUT = Path("runs/simulators")
 MORE = ("mujoco", "ale-py", "opencv-python-headless", "stable-baselines3")
 """Packages of engines, beside those that every run names."""
+MOST_SECONDS = 3600
 
 
 def main(argv: Sequence[str]) -> int:
@@ -53,8 +55,9 @@ def main(argv: Sequence[str]) -> int:
         raise UsageError("--num-envs, --threads and --turns must be at least 1")
     if max(options.threads) > num_cores():
         raise UsageError(f"--threads: this machine lets us use {num_cores()} cores")
-    if options.seconds <= 0:
-        raise UsageError(f"--seconds must be above 0, not {options.seconds}")
+    if not 0 < options.seconds <= MOST_SECONDS:
+        raise UsageError(f"--seconds must be above 0, and at most {MOST_SECONDS}")
+    check_writable(options.out, "--out")
     facts = processor()  # its generation and its cores name the folder
     vendor = (facts["vendor_id"] or "cpu").lower()
     name = f"{vendor}-{facts['cpu family']}-{facts['model']}-{num_cores()}-cores"
@@ -62,34 +65,47 @@ def main(argv: Sequence[str]) -> int:
     return work(tasks, options, options.out / name, argv)
 
 
-def _tell(folder: Path, **facts: Any) -> None:
+def _tell(folder: Path, what: str, argv: Sequence[str], **facts: Any) -> None:
+    """Add to `machine.json` by which command, code and packages rows of a table were measured."""
     path = folder / "machine.json"
     known = read_json(path) if path.exists() else {}
-    known |= {"machine": machine(), "versions": versions(MORE), **revision()}
+    if not isinstance(known, dict) or not isinstance(known.get(what, []), list):
+        raise UsageError(f"{path} is not what this command wrote: delete it")
+    made = {"command": " ".join(argv), **facts, "versions": versions(MORE), **revision()}
+    known = {**known, "machine": machine(), what: [*known.get(what, []), made]}
     folder.mkdir(parents=True, exist_ok=True)
-    write_json(path, known | facts)
+    write_json(path, known)
 
 
 def _compare_work(tasks: Sequence[str], options: Any, folder: Path, argv: Sequence[str]) -> int:
     from reproduce.simulators.same_work import COLUMNS, same_work
 
-    rows, path = [], folder / "same_work.csv"
+    path, any_played = folder / "same_work.csv", False
+    known = pd.DataFrame(columns=pd.Index(COLUMNS))
+    if path.exists():
+        try:
+            known = pd.read_csv(path, dtype=dict.fromkeys(("obs", "actions", "autoreset"), str))
+        except ValueError as error:
+            raise UsageError(f"unreadable {path}: {error}") from None
+    _tell(folder, "same_work", argv)
     for task in tasks:
-        for row in same_work(task, options.engines):
-            rows.append(row)
+        rows, played = [], known[(known["task"] == task) & known["num_episodes"].notna()]
+        earlier: Any = played.replace({float("nan"): None}).to_dict("records")
+        first = earlier[0] if earlier else None
+        for row in same_work(task, options.engines, first):
             said = f"differs: {row['differs']}" if row["differs"] else "the same"
-            if row["num_episodes"] is None:  # it did not play
+            if row["num_episodes"] is None:
                 said = f"not compared: {row['differs']}"
+            if row["num_episodes"] or row["engine"] not in [*played["engine"]]:
+                rows.append(row)  # else the row of an engine that is missing now stays
+            any_played |= row["num_episodes"] is not None
             print(f"{task}: {row['engine']}: {said}", flush=True)
-    _tell(folder, same_work=" ".join(argv))
-    frame = pd.DataFrame(rows, columns=pd.Index(COLUMNS))
-    if path.exists():  # what was not compared now stays
-        both = pd.concat([pd.read_csv(path), frame])
-        frame = both.drop_duplicates(["task", "engine"], keep="last")
-    content = frame.to_csv(index=False, float_format="%.5g", lineterminator="\n")
-    write_atomically(path, content.encode())
+        known = pd.concat([known, pd.DataFrame(rows, columns=known.columns)])
+        known = known.drop_duplicates(["task", "engine"], keep="last")
+        content = known.to_csv(index=False, float_format="%.5g", lineterminator="\n")
+        write_atomically(path, content.encode())
     print(path)
-    return 0 if any(row["num_episodes"] for row in rows) else 2
+    return 0 if any_played else 2
 
 
 def _measure(tasks: Sequence[str], options: Any, folder: Path, argv: Sequence[str]) -> int:
@@ -101,7 +117,7 @@ def _measure(tasks: Sequence[str], options: Any, folder: Path, argv: Sequence[st
     busy = measure.busy_cores()
     if busy > measure.MOST_BUSY and not options.busy:
         raise UsageError(f"{busy:.1f} cores are at work: wait until nothing runs, or --busy")
-    _tell(folder, busy_cores=round(busy, 2), turns=" ".join(argv))
+    _tell(folder, "turns", argv, busy_cores=round(busy, 2))
     path, console, any_turn = folder / "turns.csv", flags.make_console(), False
     for cell in (measure.Cell(task, *size) for task in tasks for size in sizes):
         found = list[dict[str, Any]]()

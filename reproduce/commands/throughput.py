@@ -24,7 +24,7 @@ def main(argv: Sequence[str]) -> int:
         exact.write(exact.count_all())
         print(exact.BASELINE)
         return 0
-    if options.pair:
+    if options.pair is not None:
         findings = pair.judge_against(options.pair, options.workloads or [*workloads.WORKLOADS])
     else:
         findings = exact.judge(exact.count_all(options.workloads or workloads.UPDATES))
@@ -34,6 +34,6 @@ def main(argv: Sequence[str]) -> int:
         word = "ALARM" if finding.alarm else "ok" if finding.judged else "not judged"
         text = f"{word} {finding.name}: {finding.text}"
         say(console, text, "bold red" if finding.alarm else "")
-    if options.pair and not judged:
+    if options.pair is not None and not judged:
         raise UsageError(f"nothing could be compared with {options.pair}: choose another commit")
     return 1 if alarms else 0

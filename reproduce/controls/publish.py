@@ -97,9 +97,7 @@ def _document(plan: Plan, path: Path) -> dict[str, Any]:
         stay = {*steps} - {*plan.tasks}
         kept = [line for line in lines if _stays(line[0].replace(";", " ").split(), plan, stay)]
         paths, notes = [path for path, _ in kept] + paths, [note for _, note in kept] + notes
-    number = max(len(plan.seeds), earlier.get("num_runs", 0))
-    data = {"judges": True, **measured, "num_runs": number}
-    data |= {"path": "\n".join(paths), "notes": "\n".join(notes)}
+    data = {"judges": True, **measured, "path": "\n".join(paths), "notes": "\n".join(notes)}
     facts = {key: getattr(peer, key) for key in ("title", "repository", "commit", "licence")}
     together = {"seeds_together": True} if plan.preset.seeds_together else {}
     default = {key: here[key] for key in ("default",) if key in here}

@@ -5,7 +5,6 @@ What they measured becomes the tables that a source has in `results/references`,
 """
 
 import dataclasses
-from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -207,7 +206,6 @@ def _lend(plan: Plan, found: Baseline) -> None:
         judges=True,
         rule=plan.config.evaluation_rule,
         evaluation_interval_steps=interval,
-        num_runs=max(Counter(run.task for run in runs).values()),
         path=str(found.folder),
         notes=f"Runs in {found.folder}, of commit {', '.join(sorted(commits))}",
     )

@@ -138,12 +138,14 @@ def _ends(resampled: PerResample) -> list[float]:
 def normalise(scores: pd.DataFrame, scales: Mapping[str, Scale]) -> pd.DataFrame:
     """Add zero, reference and normalised scores to a table of scores.
 
-    Normalised: (score - zero) / (reference - zero), NaN where the reference is not above the zero.
+    Normalised: (score - zero) / (reference - zero), NaN where the reference is not above the zero
+    or has learned nothing.
     """
     means = {task: scale.reference.mean for task, scale in scales.items() if scale.reference}
     zeros = {task: scale.zero.score for task, scale in scales.items()}
     zero, reference = (scores["task"].map(ends).astype(float) for ends in (zeros, means))
-    gap = (reference - zero).where(reference > zero)
+    unlearned = [task for task, scale in scales.items() if scale.nothing_learned]
+    gap = (reference - zero).where((reference > zero) & ~scores["task"].isin(unlearned))
     return scores.assign(
         zero_score=zero, reference_score=reference, normalised_score=(scores["score"] - zero) / gap
     )
@@ -228,17 +230,21 @@ def improvements(scores: pd.DataFrame, theirs: pd.DataFrame) -> pd.DataFrame:
     return pd.DataFrame(rows, columns=list(COLUMNS))
 
 
-def times_to_score(curves: pd.DataFrame, scales: Mapping[str, Scale]) -> pd.DataFrame:
+def times_to_score(
+    curves: pd.DataFrame, scales: Mapping[str, Scale], runs: pd.DataFrame
+) -> pd.DataFrame:
     """Return when each seed's curve first reached `SHARES` of the way from zero to the reference.
 
     `score` is the return to reach; `env_steps` and `wall_seconds` those of the curve's first point
-    there, NaN where it has none.
+    there, NaN where it has none. Seeds are those with a curve, and those that failed without one.
     """
     rows = []
-    for (task, seed), points in curves.sort_values("env_steps").groupby(["task", "seed"]):
-        scale = scales[str(task)]
+    points_of = dict(iter(curves.sort_values("env_steps").groupby(["task", "seed"])))
+    for task, seed, status in runs[["task", "seed", "status"]].itertuples(index=False):
+        points, scale = points_of.get((task, seed), curves.iloc[:0]), scales[task]
         zero, best = scale.zero.score, scale.reference.mean if scale.reference else math.nan
-        for share in SHARES if best > zero else ():
+        counts = (len(points) or status == "failed") and not scale.nothing_learned
+        for share in SHARES if counts and best > zero else ():
             score = zero + share * (best - zero)
             reached = points[points["mean_return"] >= score]
             first = reached.iloc[0] if len(reached) else {}
@@ -310,7 +316,8 @@ def efficiency(curves: pd.DataFrame, verdicts: pd.DataFrame) -> pd.DataFrame:
     that have a scale and several runs, or without two such points.
     """
     names = ["task", "zero_score", "reference_mean", "env_steps"]
-    planned = verdicts[names].rename(columns={"env_steps": "planned"})
+    planned = verdicts.loc[verdicts["verdict"] != "nothing learned", names]
+    planned = planned.rename(columns={"env_steps": "planned"})
     rows = curves.drop_duplicates(["task", "seed", "env_steps"], keep="last")
     rows = rows.merge(planned, on="task")
     steps, returns, zero, mean, end = (

@@ -63,10 +63,10 @@ def ratio(fast: np.ndarray, slow: np.ndarray) -> tuple[float, float, float]:
 
 
 def _speeds(table: pd.DataFrame, task: str, engine: str, envs: int, num_cores: int) -> np.ndarray:
-    """Return steps per second of turns, in their order, with the most threads measured."""
+    """Return steps per second of turns, in their order, with a thread for each core in use."""
     rows = table.query(
         "task == @task and engine == @engine and num_envs == @envs and mode == 'random'"
-        " and turn > 0 and num_threads <= @num_cores"
+        " and turn > 0"
     )
-    rows = rows[rows["num_threads"] == rows["num_threads"].max()]
+    rows = rows[rows["num_threads"] == min(num_cores, envs)]
     return rows.sort_values("turn")["env_steps_per_second"].to_numpy(np.float64)

@@ -1,6 +1,5 @@
 """The tables of the simulators' page, made from what was measured on each machine."""
 
-import json
 from pathlib import Path
 
 import pandas as pd
@@ -8,6 +7,7 @@ import pandas as pd
 from reproduce import ROOT
 from reproduce.simulators import claims, measure
 from reproduce.words import table
+from suite.base.files import read_json
 
 SIMULATORS = ROOT / "results" / "simulators"
 MODES = {"random": "", "policy": ", A2C acts", "training": ", A2C trains"}
@@ -22,7 +22,7 @@ def simulators() -> str:
     """Return the speeds, claims and differences measured on each machine."""
     parts = []
     for path in sorted(SIMULATORS.glob("*/machine.json")):
-        about, folder = json.loads(path.read_bytes())["machine"], path.parent
+        about, folder = read_json(path)["machine"], path.parent
         parts.append(f"## {about['processor']}, {about['cores']} cores")
         if (folder / "turns.csv").exists():
             rows, place = measure.read(folder / "turns.csv"), folder.relative_to(ROOT).as_posix()

@@ -20,7 +20,7 @@ EPISODES = {"classic": 50}
 """Episodes of each environment, by family; else two."""
 SECONDS = 60.0
 FAR = 3.5
-"""Standard errors of a difference that are no chance: 1 in 2,000."""
+"""Standard errors of a difference that are no chance: 1 in 700 with 16 episodes a side."""
 COLUMNS = (
     *("task", "engine", "obs", "actions", "frame_skip", "autoreset", "tape_return"),
     *("num_episodes", "length_mean", "length_se", "return_mean", "return_se", "differs"),
@@ -28,15 +28,17 @@ COLUMNS = (
 """`differs` names what is not as with the first engine; of an engine that ended, why it did."""
 
 
-def same_work(task: str, engines: Sequence[str]) -> Iterator[dict[str, Any]]:
-    """Yield a row of `COLUMNS` for each engine."""
-    first, episodes = None, EPISODES.get(find_task(task).family, 2)
+def same_work(
+    task: str, engines: Sequence[str], first: dict[str, Any] | None = None
+) -> Iterator[dict[str, Any]]:
+    """Yield a row of `COLUMNS` for each engine; `first`: an earlier row to compare them with."""
+    episodes = EPISODES.get(find_task(task).family, 2)
     for engine in engines:
         row: dict[str, Any] = dict.fromkeys(COLUMNS) | {"task": task, "engine": engine}
         try:
             with closing(Server(engine, Cell(task, NUM_ENVS, 1))) as server:
                 row |= server.ask(SECONDS, episodes=episodes)
-            first = first or row
+            first = row if first is None or engine == first["engine"] else first
             yield row | {"differs": ", ".join(differences(row, first))}
         except UsageError as error:
             yield row | {"differs": str(error)}

@@ -98,8 +98,6 @@ class Data:
     """Evaluation rule."""
     evaluation_interval_steps: int | None = None
     """Steps between two evaluations; None if they are irregular."""
-    num_runs: int
-    """Largest number of runs of any of its tasks."""
     stated_as: str | None = None
     """How the source took the scores of `scores.csv`, which it states itself; None: it has none."""
     commit: str | None = None

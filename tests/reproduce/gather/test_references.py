@@ -58,7 +58,6 @@ commit = "0123456789abcdef0123456789abcdef01234567"
 licence = "MIT"
 
 [data]
-num_runs = 2
 path = "p"
 notes = "n"
 """

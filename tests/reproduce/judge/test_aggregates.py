@@ -1,6 +1,8 @@
 """Aggregates, bootstrap intervals, probabilities and times against hand-computed values."""
 
+import dataclasses
 import itertools
+import math
 
 import numpy as np
 import pandas as pd
@@ -119,23 +121,31 @@ def curve(task: str, seed: int, *returns: float) -> pd.DataFrame:
 
 
 def test_a_time_is_that_of_the_first_point_at_the_score() -> None:
-    """From zero 100 to 200: 150 and 190; it counts once reached, and never where it is not."""
+    """From zero 100 to 200: 150 and 190; it counts once reached, and never where it is not.
+
+    Seed 4 failed before its first evaluation, which seed 5 still has before it.
+    """
     curves = [curve("A", 1, 100.0, 150.0, 120.0, 195.0), curve("A", 2, 190.0, 0.0)]
-    curves += [curve("A", 3, 149.0), curve("B", 1, 9.0), curve("C", 1, 9.0)]
+    curves += [curve("A", 3, 149.0), *(curve(task, 1, 9.0) for task in "BCD")]
+    runs = [("A", seed, "finished") for seed in (1, 2, 3)]
+    runs += [("A", 4, "failed"), ("A", 5, "running"), *((task, 1, "finished") for task in "BCD")]
     scales = {
         "A": scale(200.0, 100.0),
         "B": scale(1.0, 2.0),
         "C": Scale(reference=None, zero=Zero(random=0.0)),
+        "D": dataclasses.replace(scale(2.0, 0.0), nothing_learned="its reference learned nothing"),
     }
     shuffled = pd.concat(curves).sample(frac=1.0, random_state=0)
-    times = times_to_score(shuffled, scales)
+    table = pd.DataFrame(runs, columns=pd.Index(["task", "seed", "status"]))
+    times = times_to_score(shuffled, scales, table)
     assert set(times["task"]) == {"A"}  # B's reference lies below its zero, C has none
-    assert times["score"].tolist() == [150.0, 190.0] * 3
-    assert times["env_steps"].fillna(-1).tolist() == [20, 40, 10, 10, -1, -1]
-    assert times["wall_seconds"].fillna(-1).tolist() == [3, 5, 3, 3, -1, -1]
+    assert times["score"].tolist() == [150.0, 190.0] * 4
+    assert times["env_steps"].fillna(-1).tolist() == [20, 40, 10, 10, *[-1] * 4]
+    assert times["wall_seconds"].fillna(-1).tolist() == [3, 5, 3, 3, *[-1] * 4]
     half, most = median_times(times).to_dict("records")
-    assert (half["num_reached"], half["num_seeds"], half["median"]) == (2, 3, 3.0)
-    assert (most["fastest"], most["slowest"], most["median"]) == (3.0, 5.0, 5.0)
+    assert (half["num_reached"], half["num_seeds"]) == (2, 4)
+    assert math.isnan(half["median"]), "two of four are not more than half"
+    assert (most["fastest"], most["slowest"]) == (3.0, 5.0)
 
 
 @pytest.mark.parametrize(("reached", "median"), [(1, NAN), (2, 5.0), (3, 5.0)])
@@ -185,5 +195,7 @@ def test_sample_efficiency_stands_where_every_run_was_measured() -> None:
     rows = efficiency(curves, own["verdicts"])
     assert rows["x"].tolist() == [0.5, 1.0]
     np.testing.assert_allclose(rows["estimate"], [0.375, 0.75])
+    learned = own["verdicts"].assign(verdict=["reproduced", "above", "nothing learned"])
+    assert efficiency(curves, learned).empty, "two tasks are too few"
     assert efficiency(tables.no_rows("curves"), own["verdicts"]).empty
     assert efficiency(curves.query("task != 'C' or seed == 1"), own["verdicts"]).empty

@@ -374,12 +374,15 @@ def test_a_suite_with_more_seeds_than_declared_is_exploratory() -> None:
 def test_a_summary_normalises_by_task() -> None:
     """0.5 and 1.5 on one task, 1 on the other, whatever the human scores are; others are out."""
     rows = {"A": [15.0, 25.0], "B": [-4.0, -4.0], "NoReference": [1e9], "NoZero": [1e9]}
+    rows |= {"Unlearned": [1e9]}
     scores = pd.concat([score_rows(task, of_task) for task, of_task in rows.items()])
     twenty = reference(20.0, 1.0, 3)
     scales = {"A": scale(twenty, 10.0), "B": scale(reference(-4.0, 1.0, 3), -40.0)}
     scales |= {"NoReference": scale(None), "NoZero": scale(twenty, NAN)}
+    scales |= {"Unlearned": dataclasses.replace(scale(twenty, 19.0), nothing_learned="not yet")}
     table = normalise(scores, scales)
-    assert table["normalised_score"].fillna(-9).tolist() == pytest.approx([0.5, 1.5, 1, 1, -9, -9])
+    found = table["normalised_score"].fillna(-9).tolist()
+    assert found == pytest.approx([0.5, 1.5, 1, 1, -9, -9, -9])
     plain = suite_summary(table)
     ends = {"random": [10.0, 0.0, 0.0], "human": [20.0, 5e8, 1.0]}
     human = pd.DataFrame(ends, index=["A", "NoZero", "Unplayed"])

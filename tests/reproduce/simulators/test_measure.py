@@ -156,15 +156,18 @@ def test_a_training_tells_its_speed_and_shares() -> None:
     "flags",
     [
         *("--engines envpol", "--modes training randm", "--num-envs 0,8", "--seconds 0"),
+        *("--seconds nan", "--out FILE/x"),
         "--num-envs 1 --threads 2",
     ],
 )
 def test_bad_input_is_one_line(flags: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Nothing is measured and nothing written."""
     monkeypatch.setattr("reproduce.commands.simulators.num_cores", lambda: 2)
+    (tmp_path / "FILE").touch()
+    words = flags.replace("FILE", str(tmp_path / "FILE"))
     with refused(f"simulators {flags}"):
-        main(["simulators", *flags.split(), "--busy", "--out", str(tmp_path)])
-    assert list(tmp_path.iterdir()) == []
+        main(["simulators", "--out", str(tmp_path / "out"), *words.split(), "--busy"])
+    assert list(tmp_path.iterdir()) == [tmp_path / "FILE"]
 
 
 def test_a_loaded_machine_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,5 +1,6 @@
 """What is made of stored turns: outcomes of claims, figures, the page, and the same work."""
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ from reproduce.report import figures as report_figures
 from reproduce.simulators import claims, figures, measure, page, same_work
 from reproduce.simulators.engines import ENGINES
 from reproduce.simulators.measure import COLUMNS, Cell
+from suite.base.errors import UsageError
 from suite.base.hardware import num_cores
 from suite.envs.tasks import find_task
 
@@ -56,7 +58,12 @@ def test_a_ratio_and_its_interval_are_those_of_the_turns() -> None:
 )
 def test_an_interval_judges_a_claim(tmp_path: Path, ratio: float, cores: int, outcome: str) -> None:
     """Speeds are twice as high in every turn; a tenth is given to "about"."""
-    table = pd.DataFrame(stored({"envpool": (20, 22, 20.5), "gymnasium-sync": (10, 11, 10.1)}))
+    speeds = {"envpool": (20.0, 22.0, 20.5), "gymnasium-sync": (10.0, 11.0, 10.1)}
+    table = pd.DataFrame(stored(speeds, threads=2))
+    (one_thread,) = claims.judge(
+        pd.DataFrame(stored(speeds)), 2, claimed(tmp_path / "claims.csv", ratio)
+    )
+    assert one_thread["outcome"] == "not measured", "claims are of all cores"
     (judged,) = claims.judge(table, 2, claimed(tmp_path / "claims.csv", ratio, cores))
     assert judged["outcome"] == outcome
     assert judged["link"] == "https://x/blob/c/f#L3"
@@ -106,6 +113,22 @@ def test_a_page_shows_work_without_speeds(tmp_path: Path, monkeypatch: pytest.Mo
     work.write_text(work.read_text().replace("CartPole-v1", "Acrobot-v1"))
     assert main([*command.split(), str(tmp_path)]) == 0
     assert pd.read_csv(work)["task"].tolist() == ["Acrobot-v1", "CartPole-v1"], "others stay"
+    said = json.loads(work.with_name("machine.json").read_text())["same_work"]
+    assert [each["command"].split()[0] for each in said] == ["--same-work"] * 2
+    first = pd.read_csv(work).assign(engine="envpool", obs="float64[4]")
+    first.to_csv(work, index=False)
+    assert main([*command.split(), str(tmp_path)]) == 0
+    rows = pd.read_csv(work)
+    assert rows["engine"].tolist() == ["envpool", "envpool", "encore"]
+    assert rows["differs"].iloc[2] == "obs", "the first engine stays first"
+
+    def missing(*_: object) -> None:
+        raise UsageError("encore needs what is not here")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(same_work, "Server", missing)
+        assert main([*command.split(), str(tmp_path)]) == 2
+    assert pd.read_csv(work).equals(rows), "an engine that is missing now keeps its row"
     monkeypatch.setattr(page, "SIMULATORS", tmp_path)
     text = page.simulators()
     assert f", {num_cores()} cores\n\nSpeeds are not measured yet." in text

@@ -56,7 +56,6 @@ DATA = """
 [data]
 judges = true
 rule = "training"
-num_runs = 3
 path = "c.csv"
 notes = "Read from a table."
 """
@@ -236,9 +235,8 @@ def test_numbers_alone_are_a_source_without_settings(tmp_path: Path) -> None:
     write(tmp_path, facts + DATA, "drawn")
     assert {source for _, source in read_presets("agent", Config, root)} == {"somebody"}
     said = read_source(root / "drawn" / "agent.toml")
-    assert said["data"] == Data(
-        judges=True, rule="training", num_runs=3, path="c.csv", notes="Read from a table."
-    )
+    notes = "Read from a table."
+    assert said["data"] == Data(judges=True, rule="training", path="c.csv", notes=notes)
     assert "data" not in read_source(root / "somebody" / "agent.toml")
 
 
