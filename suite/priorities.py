@@ -3,15 +3,13 @@
 from collections.abc import Sequence
 
 import numpy as np
+from jaxtyping import Float, Integer
 from torch import Tensor
 
 WIDTH, LEVELS = 32, 4
 """Children of every node but the root; levels, with that of the rows."""
 INITIAL = 1.0
 """Least priority of a new row."""
-Draws = tuple[np.ndarray, np.ndarray]
-"""Rows of S seeds' replays, and their importance weights, float32: `[S, B]`."""
-Generators = Sequence[np.random.Generator]
 
 
 class PriorityDraws:
@@ -49,10 +47,13 @@ class PriorityDraws:
         for tree, rows_of_seed, of_seed in zip(self._trees, rows, finite, strict=True):
             tree.put(rows_of_seed, of_seed)
 
-    def draw(self, generators: Generators, number: int, size: int) -> Draws:
-        """Draw a number of rows below `size` for each seed, from its own stream.
+    def draw(
+        self, generators: Sequence[np.random.Generator], number: int, size: int
+    ) -> tuple[Integer[np.ndarray, "S B"], Float[np.ndarray, "S B"]]:
+        """Draw B = `number` rows below `size` for each seed, from its own stream.
 
-        The draws are stratified: the i-th of n comes from the i-th n-th of all priorities.
+        Return them and their importance weights, float32. The draws are stratified: the i-th of n
+        comes from the i-th n-th of all priorities.
         """
         strata = np.arange(number)
         drawn = [

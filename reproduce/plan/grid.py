@@ -157,7 +157,7 @@ class Plan(Request):
             return None
         speed = speeds.find_speed(self.agent, self.source, task, self.device)
         config = self.config_of(task, env_steps)
-        return speed and speeds.run_seconds(speed, config, speeds.relative_speed(speed))
+        return speed and speeds.run_seconds(speed, config)
 
     def runs(self) -> list[Run]:
         """Return every run as `status.runs_of` finds it now."""

@@ -26,11 +26,10 @@ RUNS = Path("runs")
 def flag(default: Any = MISSING, help: str = "", **how: Any) -> Any:
     """Return a field that a flag sets; without a default it is a positional argument.
 
-    The default of a switch is what it is without the flag. `how` is what else argparse is told;
-    `name`: the flag, if it is not called as the field.
+    `how` is what else argparse is told; `name`: the flag, if it is not called as the field.
     """
-    if isinstance(default, bool):
-        how["action"] = "store_false" if default else "store_true"
+    if default is False:
+        how["action"] = "store_true"
     return dataclasses.field(default=default, metadata={"help": help, **how})
 
 

@@ -71,18 +71,15 @@ def find_speed(agent: str, source: str, task: str, device: str) -> Speed | None:
     return min(alike, key=distance, default=None)
 
 
-def run_seconds(speed: Speed, config: Any, relative_speed: float = 1.0) -> float:
-    """Return about how long one seed trains, from the command to the end.
-
-    `relative_speed` is this machine's, over that of the row.
-    """
+def run_seconds(speed: Speed, config: Any) -> float:
+    """Return about how long one seed trains here, from the command to the end."""
     warm_up = min(warm_up_steps(config), config.env_steps)
     num_evaluations = -(-config.env_steps // config.evaluation_interval)
     seconds = speed.start_seconds + warm_up / speed.warm_up_steps_per_second
     seconds += (config.env_steps - warm_up) / speed.env_steps_per_second
     if config.evaluation_rule != "training":
         seconds += num_evaluations * speed.evaluation_seconds
-    return seconds / relative_speed
+    return seconds / relative_speed(speed)
 
 
 def warm_up_steps(config: Any) -> int:

@@ -14,8 +14,7 @@ PR_SET_PDEATHSIG = 1
 
 def main(parent: int, command: list[str]) -> int:
     """Replace this process by `command`; return 1 if the parent has died already."""
-    if sys.platform == "linux":
-        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
     if os.getppid() != parent:
         return 1
     os.execv(command[0], command)

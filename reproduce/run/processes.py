@@ -62,7 +62,7 @@ def cpu_seconds(session: int) -> float | None:
     """Return the processor seconds of all processes of a session; None if unknown."""
     ticks = [
         sum(map(int, fields[USER_TIME : CHILD_SYSTEM_TIME + 1]))
-        for entry in (os.listdir(PROC) if PROC.exists() else ())
+        for entry in os.listdir(PROC)
         if entry.isdecimal()
         and (fields := stat_fields(int(entry)))
         and fields[SESSION] == str(session)

@@ -6,6 +6,8 @@ import gymnasium
 import numpy as np
 from gymnasium.spaces import Box, Discrete, Tuple
 
+from suite.envs.tasks import TASKS
+
 FIRST, SECOND, DROP = range(3)
 LONGEST_MOVE = 0.5
 """Distance that an axis moves at 1, the greatest continuous action."""
@@ -16,7 +18,6 @@ NEAR, FAR = (0.3, 0.5), (0.8, 1.0)
 """Distances at the start: of one axis, which needs one move, and of the other, which needs two."""
 BEST_RETURN = 1 - 3 * MOVE_COST
 """Return of every episode that is played as well as possible: three moves, then the drop."""
-TIME_LIMIT = 20
 
 
 class Claw(gymnasium.Env[np.ndarray, Any]):
@@ -62,4 +63,5 @@ class Claw(gymnasium.Env[np.ndarray, Any]):
         return position.astype(np.float32), reward, bool(choice == DROP), False, {}
 
 
-gymnasium.register("Claw-v0", f"{__name__}:Claw", max_episode_steps=TIME_LIMIT)
+LIMIT = TASKS["Claw-v0"].time_limit
+gymnasium.register("Claw-v0", f"{__name__}:Claw", max_episode_steps=LIMIT)

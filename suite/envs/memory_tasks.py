@@ -6,10 +6,11 @@ import gymnasium
 import numpy as np
 from gymnasium.spaces import Box, Discrete
 
+from suite.envs.tasks import TASKS
+
 LEFT, RIGHT, FORWARD = range(3)
 LENGTH = 10
 """Steps from the start to the junction."""
-TIME_LIMIT = 50
 
 
 class TMaze(gymnasium.Env[np.ndarray, np.integer]):
@@ -44,4 +45,5 @@ class TMaze(gymnasium.Env[np.ndarray, np.integer]):
         return obs, float(turns and action == self._cue), bool(turns), False, {}
 
 
-gymnasium.register("TMaze-v0", f"{__name__}:TMaze", max_episode_steps=TIME_LIMIT)
+LIMIT = TASKS["TMaze-v0"].time_limit
+gymnasium.register("TMaze-v0", f"{__name__}:TMaze", max_episode_steps=LIMIT)

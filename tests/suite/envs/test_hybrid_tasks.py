@@ -5,7 +5,7 @@ from itertools import product
 import numpy as np
 import pytest
 
-from suite.envs.hybrid_tasks import BEST_RETURN, DROP, FIRST, SECOND, TIME_LIMIT
+from suite.envs.hybrid_tasks import BEST_RETURN, DROP, FIRST, SECOND
 from suite.envs.tasks import find_task
 from suite.envs.vector_env import VectorEnv
 
@@ -106,11 +106,11 @@ def test_who_never_drops_is_truncated() -> None:
     """By the time limit, after which a value follows; positions never leave the square."""
     env = VectorEnv(CLAW, ENV_SEEDS, reset="same_step")
     env.reset()
-    steps = [env.step(np.full((1, 40, 3), [FIRST, 1.0, 1.0])) for _ in range(TIME_LIMIT)]
+    steps = [env.step(np.full((1, 40, 3), [FIRST, 1.0, 1.0])) for _ in range(CLAW.time_limit)]
     for step in steps[:-1]:
         assert not step.episode_ends.any()
     assert steps[-1].truncations.all()
     assert not steps[-1].terminations.any()
     assert (steps[-1].next_obs[..., 0] == 1.0).all()
     assert (env.obs[..., 0] != 1.0).all()
-    np.testing.assert_allclose(steps[-1].episode_returns, -0.1 * TIME_LIMIT, atol=1e-6)
+    np.testing.assert_allclose(steps[-1].episode_returns, -0.1 * CLAW.time_limit, atol=1e-6)
