@@ -73,7 +73,7 @@ def _row(task: str, runs_a: Configs, runs_b: Configs) -> dict[str, Any]:
     configs = [*runs_a.values(), *runs_b.values()]
     rules = {config.get("evaluation_rule", "deterministic") for config in configs}
     is_game = task in TASKS and TASKS[task].family == "atari"
-    protocols = {str(config.get("protocol")) for config in configs if is_game}
+    protocols = {config.get("protocol") or "noframeskip" for config in configs if is_game}
     for what, found in (("rules", rules), ("protocols", protocols)):
         if len(found) > 1:
             names = ", ".join(sorted(found))

@@ -68,41 +68,45 @@ def main(argv: Sequence[str]) -> int:
 def _tell(folder: Path, what: str, argv: Sequence[str], **facts: Any) -> None:
     """Add to `machine.json` by which command, code and packages rows of a table were measured."""
     path = folder / "machine.json"
-    known = read_json(path) if path.exists() else {}
-    if not isinstance(known, dict) or not isinstance(known.get(what, []), list):
-        raise UsageError(f"{path} is not what this command wrote: delete it")
-    made = {"command": " ".join(argv), **facts, "versions": versions(MORE), **revision()}
-    known = {**known, "machine": machine(), what: [*known.get(what, []), made]}
+    try:
+        known = read_json(path) if path.exists() else {}
+        made = {"command": " ".join(argv), **facts, "versions": versions(MORE), **revision()}
+        known = {**known, "machine": machine(), what: [*known.get(what, []), made]}
+    except (ValueError, TypeError, AttributeError) as error:
+        raise UsageError(f"unreadable {path} ({error}): delete it") from None
     folder.mkdir(parents=True, exist_ok=True)
     write_json(path, known)
 
 
 def _compare_work(tasks: Sequence[str], options: Any, folder: Path, argv: Sequence[str]) -> int:
-    from reproduce.simulators.same_work import COLUMNS, same_work
+    from reproduce.simulators.same_work import COLUMNS, differences, same_work
 
-    path, any_played = folder / "same_work.csv", False
-    known = pd.DataFrame(columns=pd.Index(COLUMNS))
+    path, rows = folder / "same_work.csv", dict[tuple[str, str], dict[str, Any]]()
     if path.exists():
         try:
-            known = pd.read_csv(path, dtype=dict.fromkeys(("obs", "actions", "autoreset"), str))
+            table = pd.read_csv(path, dtype=dict.fromkeys(("obs", "actions", "autoreset"), str))
         except ValueError as error:
             raise UsageError(f"unreadable {path}: {error}") from None
-    _tell(folder, "same_work", argv)
+        stored: Any = table.replace({float("nan"): None}).to_dict("records")
+        rows = {(row["task"], row["engine"]): row for row in stored}
+    any_played = False
     for task in tasks:
-        rows, played = [], known[(known["task"] == task) & known["num_episodes"].notna()]
-        earlier: Any = played.replace({float("nan"): None}).to_dict("records")
-        first = earlier[0] if earlier else None
-        for row in same_work(task, options.engines, first):
-            said = f"differs: {row['differs']}" if row["differs"] else "the same"
-            if row["num_episodes"] is None:
-                said = f"not compared: {row['differs']}"
-            if row["num_episodes"] or row["engine"] not in [*played["engine"]]:
-                rows.append(row)  # else the row of an engine that is missing now stays
-            any_played |= row["num_episodes"] is not None
+        for row in same_work(task, options.engines):
+            key, has_played = (task, row["engine"]), row["num_episodes"] is not None
+            if has_played or not rows.get(key, row)["num_episodes"]:
+                rows[key] = row  # an engine that is missing now keeps its row
+            any_played |= has_played
+            said = "compared" if has_played else f"not compared: {row['differs']}"
             print(f"{task}: {row['engine']}: {said}", flush=True)
-        known = pd.concat([known, pd.DataFrame(rows, columns=known.columns)])
-        known = known.drop_duplicates(["task", "engine"], keep="last")
-        content = known.to_csv(index=False, float_format="%.5g", lineterminator="\n")
+        played = [row for row in rows.values() if row["task"] == task and row["num_episodes"]]
+        for row in played:
+            row["differs"] = ", ".join(differences(row, played[0]))
+            said = f"differs: {row['differs']}" if row["differs"] else "the same"
+            print(f"{task}: {row['engine']}, beside {played[0]['engine']}: {said}", flush=True)
+        frame = pd.DataFrame(rows.values(), columns=pd.Index(COLUMNS))
+        content = frame.to_csv(index=False, float_format="%.5g", lineterminator="\n")
+        if task == tasks[0]:
+            _tell(folder, "same_work", argv)
         write_atomically(path, content.encode())
     print(path)
     return 0 if any_played else 2

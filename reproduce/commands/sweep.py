@@ -27,6 +27,7 @@ from reproduce.words import counted, number
 from suite.base.errors import UsageError
 from suite.base.files import write_atomically
 from suite.envs.tasks import find_task
+from suite.record.records import ENDED
 from suite.settings.command_line import printable
 
 COLUMNS = (
@@ -50,7 +51,8 @@ def variants_of(plans: Sequence[Plan]) -> Variants:
         other = known.setdefault(name_of_settings(plan.config), name)
         if other != name:
             raise UsageError(f"--set: {other} and {name} are the same settings")
-    games = {find_task(task, plan.protocol).protocol for plan in plans for task in plan.tasks}
+    of_tasks = {find_task(task, plan.protocol).protocol for plan in plans for task in plan.tasks}
+    games = of_tasks - {""}
     for what, found in (("rules", {plan.rule for plan in plans}), ("protocols", games)):
         if len(found) > 1:
             names = ", ".join(sorted(found))
@@ -85,6 +87,7 @@ def run(variants: Variants, path: Path, console: Console, again: str) -> int:
     Ctrl-C, else 0.
     """
     curves_of, scores_of = dict[str, pd.DataFrame](), dict[str, pd.DataFrame]()
+    left, goes_on = list[str](), False
     for i, (name, plan) in enumerate(variants.items(), start=1):
         say(console, f"Variant {i} of {len(variants)}: {name}", "bold")
         try:
@@ -95,6 +98,9 @@ def run(variants: Variants, path: Path, console: Console, again: str) -> int:
         tables = gather(plan, failures)
         write_report(plan, tables)
         curves_of[name], scores_of[name] = tables["curves"], tables["scores"]
+        for row in tables["runs"].query("status != 'finished'").itertuples():
+            left.append(f"{name}: {row.task} seed {row.seed} {row.status} {row.error}".rstrip())
+            goes_on |= row.status not in ENDED
     table, first = compare(variants, scores_of), next(iter(variants.values()))
     write_atomically(path, table.to_csv(index=False, lineterminator="\n").encode())
     curves = frames.learning_curves(curves_of, planned=first.env_steps)
@@ -104,15 +110,9 @@ def run(variants: Variants, path: Path, console: Console, again: str) -> int:
     for name, plan in variants.items():
         say(console, f"{name}: {plan.directory / 'index.html'}")
     say(console, f"Table: {path}; learning curves: {path.with_suffix('.png')}, .svg, .pdf")
-    left = [
-        (name, run)
-        for name, plan in variants.items()
-        for run in plan.runs()
-        if run.status != "finished"
-    ]
-    for name, run in left:
-        say(console, f"{name}: {run.name} {run.status} {run.error}".rstrip(), "bold red")
-    if any(not run.has_ended for _, run in left):
+    for line in left:
+        say(console, line, "bold red")
+    if goes_on:
         say(console, f"Go on with:\n  {again}")
     return 2 if left else 0
 

@@ -211,12 +211,12 @@ def reference_scores(scales: Mapping[str, Scale]) -> pd.DataFrame:
 def improvements(scores: pd.DataFrame, theirs: pd.DataFrame) -> pd.DataFrame:
     """Return the probability of improvement (Agarwal et al. 2021) of each task, and their mean.
 
-    A task counts if at least two runs of either side have a score; a tie counts half. The last row,
-    where there are several tasks, is their mean, whose task is empty.
+    A task counts if at least two runs of either side have a normalised score; a tie counts half.
+    The last row, where there are several tasks, is their mean, whose task is empty.
     """
-    pairs = {}
+    pairs, both = {}, [table.dropna(subset="normalised_score") for table in (scores, theirs)]
     for task in theirs["task"].unique():
-        sides = (table.loc[table["task"] == task, "score"] for table in (scores, theirs))
+        sides = (table.loc[table["task"] == task, "score"] for table in both)
         ours, reference = (side.to_numpy(np.float64) for side in sides)
         if min(ours.size, reference.size) > 1:
             pairs[task] = (ours, reference)
@@ -236,14 +236,16 @@ def times_to_score(
     """Return when each seed's curve first reached `SHARES` of the way from zero to the reference.
 
     `score` is the return to reach; `env_steps` and `wall_seconds` those of the curve's first point
-    there, NaN where it has none. Seeds are those with a curve, and those that failed without one.
+    there, NaN where it has none. Seeds are those with a curve, and those that failed, or diverged,
+    without one.
     """
     rows = []
     points_of = dict(iter(curves.sort_values("env_steps").groupby(["task", "seed"])))
     for task, seed, status in runs[["task", "seed", "status"]].itertuples(index=False):
         points, scale = points_of.get((task, seed), curves.iloc[:0]), scales[task]
         zero, best = scale.zero.score, scale.reference.mean if scale.reference else math.nan
-        counts = (len(points) or status == "failed") and not scale.nothing_learned
+        has_ended = len(points) or status in ("failed", "diverged")
+        counts = has_ended and not scale.nothing_learned
         for share in SHARES if counts and best > zero else ():
             score = zero + share * (best - zero)
             reached = points[points["mean_return"] >= score]

@@ -274,8 +274,9 @@ class Pool:
         """Show unstarted runs as failed; record nothing, so that a later start may run them."""
         for run in runs:
             row = self._row_of[run.key]
-            if not run.has_ended and run not in [each for group in self._waiting for each in group]:
-                row.state, row.error = "failed", error
+            if run not in [other for group in self._waiting for other in group]:
+                if not run.has_ended:
+                    row.state, row.error = "failed", error
                 self._leases.release(run.directory)
 
     def _stop(self) -> None:

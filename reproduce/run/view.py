@@ -49,7 +49,7 @@ class View:
         on_screen = console.is_terminal and not console.is_jupyter
         self._live = Live(console=console, auto_refresh=False) if on_screen else None
         self._last_line, self._said = -LINE_SECONDS, ""
-        self._reported: set[tuple[tuple[str, int], str]] = set()
+        self._reported: set[tuple[str, int]] = set()
         self._num_notes = 0
 
     def __enter__(self) -> "View":
@@ -70,8 +70,10 @@ class View:
         self._num_notes = len(board.notes)
         for row in board.rows:
             is_news = row.state in OVER and not row.run.has_ended
-            if is_news and (row.run.key, row.state) not in self._reported:
-                self._reported.add((row.run.key, row.state))
+            if row.state not in OVER:
+                self._reported.discard(row.run.key)
+            elif is_news and row.run.key not in self._reported:
+                self._reported.add(row.run.key)
                 last = f", last return {_number(row.last_return)}"
                 outcome = f": {row.error}" if row.error else last
                 say(self._console, f"{row.run.name} {row.state}{outcome}", STYLES[row.state])

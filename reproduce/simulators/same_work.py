@@ -28,18 +28,15 @@ COLUMNS = (
 """`differs` names what is not as with the first engine; of an engine that ended, why it did."""
 
 
-def same_work(
-    task: str, engines: Sequence[str], first: dict[str, Any] | None = None
-) -> Iterator[dict[str, Any]]:
-    """Yield a row of `COLUMNS` for each engine; `first`: an earlier row to compare them with."""
+def same_work(task: str, engines: Sequence[str]) -> Iterator[dict[str, Any]]:
+    """Yield a row of `COLUMNS` for each engine; `differs` is left to `differences`, or an error."""
     episodes = EPISODES.get(find_task(task).family, 2)
     for engine in engines:
         row: dict[str, Any] = dict.fromkeys(COLUMNS) | {"task": task, "engine": engine}
         try:
             with closing(Server(engine, Cell(task, NUM_ENVS, 1))) as server:
                 row |= server.ask(SECONDS, episodes=episodes)
-            first = row if first is None or engine == first["engine"] else first
-            yield row | {"differs": ", ".join(differences(row, first))}
+            yield row
         except UsageError as error:
             yield row | {"differs": str(error)}
 

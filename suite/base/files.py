@@ -94,12 +94,13 @@ def append(folder: Path, path: Path, content: bytes | bytearray, *, sync: bool =
 def read_whole(path: Path, most: int) -> bytes:
     """Return the content of a regular file; a ValueError refuses more than `most` bytes, unread."""
     with open_regular(path) as file:
-        if os.fstat(file.fileno()).st_size <= most:
-            content = file.read(most + 1)
+        size = os.fstat(file.fileno()).st_size
+        if size <= most:  # memory for more would be taken
+            content = file.read(size + 1)
             if len(content) <= most:  # it may grow
                 return content
-    size = f"{most / 2**20:.0f} MiB" if most >= 2**20 else f"{most / 2**10:.0f} KiB"
-    raise ValueError(f"{path.name} has more than {size}")
+    limit = f"{most / 2**20:.0f} MiB" if most >= 2**20 else f"{most / 2**10:.0f} KiB"
+    raise ValueError(f"{path.name} has more than {limit}")
 
 
 def read_json(path: Path, most: int | None = None) -> Any:
@@ -146,18 +147,14 @@ def compress(path: Path) -> None:
     path.unlink()
 
 
-def read_plain(path: Path, most: int | None = None) -> bytes:
-    """Return the content of a file, or of its compressed form where there is only that.
-
-    An `OSError` refuses more than `most` bytes, by default `LARGEST_TABLE`.
-    """
-    most = LARGEST_TABLE if most is None else most
+def read_plain(path: Path) -> bytes:
+    """Return the content of a file, or of its compressed form where there is only that."""
     is_packed = not path.exists() and compressed(path).exists()
     place = compressed(path) if is_packed else path
     with open_regular(place) as file, lzma.open(file) if is_packed else file as plain:
-        content = plain.read(most + 1)
-    if len(content) > most:
-        raise OSError(errno.EFBIG, f"More than {most / 2**20:.0f} MiB", str(path))
+        content = plain.read(LARGEST_TABLE + 1)
+    if len(content) > LARGEST_TABLE:
+        raise OSError(errno.EFBIG, f"More than {LARGEST_TABLE / 2**20:.0f} MiB", str(path))
     return content
 
 

@@ -13,7 +13,14 @@ from collections.abc import Mapping
 from functools import lru_cache
 from pathlib import Path
 
-from suite.base.files import DAMAGED, LARGEST_TENSORS, open_regular, read_plain, write_atomically
+from suite.base.files import (
+    DAMAGED,
+    LARGEST_TENSORS,
+    open_regular,
+    read_plain,
+    read_whole,
+    write_atomically,
+)
 
 MANIFEST = "SHA256SUMS"
 TABLES = ("episodes.csv", "evaluations.csv", "updates.csv", "timing.csv")
@@ -84,11 +91,12 @@ def _sums(folder: Path) -> dict[str, str]:
     found: dict[str, str] = {}
     for name in COVERED:
         try:
-            most = LARGEST_TENSORS if name in POLICIES else None
-            found[name] = hashlib.sha256(read_plain(folder / name, most)).hexdigest()
+            path, is_policy = folder / name, name in POLICIES  # which may be larger than a table
+            content = read_whole(path, LARGEST_TENSORS) if is_policy else read_plain(path)
+            found[name] = hashlib.sha256(content).hexdigest()
         except FileNotFoundError:
             continue
-        except (OSError, *DAMAGED):
+        except (OSError, ValueError, *DAMAGED):
             found[name] = UNREADABLE
     return found
 

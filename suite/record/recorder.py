@@ -244,9 +244,10 @@ class Recorder:
 
     def _go_on(self, content: Mapping[str, Any]) -> None:
         """Cut the files to a checkpoint that fits; leave finished seeds as they are."""
-        for i in self.active:
-            self._seeds[i].go_on(content["ends"][i], content["files"][i])
         path = self.checkpoint_directory / ACTIONS
+        open_inside(self._directory, path).close()  # refuses what is no file of ours
+        for i in self.active:  # which stops an older process
+            self._seeds[i].go_on(content["ends"][i], content["files"][i])
         open_inside(self._directory, path, content["actions"][0]).close()
 
     def _end(self, i: int, status: Status, error: str | None) -> None:

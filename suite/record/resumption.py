@@ -64,13 +64,14 @@ def _refuse_others_progress(seed: SeedRecord) -> None:
     others = _seeds_of(before)
     if not others or others == _seeds_of(now):
         return
+    device = hardware.chosen_device(str(before["config"].get("device")))
     folders = [seed.folder.with_name(f"seed-{other}") for other in others]
     group = [read_entries(folder) for folder in folders]
     statuses = {each.get("status") for each in group}
     can_go_on = (
         (folders[0] / CHECKPOINT / DESCRIPTION).exists()
         and all(before.get(key) == now[key] for key in ("sources", "versions"))
-        and _hardware(before) == _hardware(now)
+        and _hardware(before, device) == _hardware(now, device)
         and all(_seeds_of(each) == others for each in group)
         and "finished" not in statuses
         and statuses != {"diverged"}
@@ -91,12 +92,11 @@ def _seeds_of(entries: Mapping[str, Any]) -> list[int]:
     return [*seeds] if all(type(seed) is int for seed in seeds) else []
 
 
-def _hardware(entries: Mapping[str, Any]) -> list[Any]:
-    """Return what a record says of the hardware that decides the bytes: CPU, or CPU and GPU."""
-    machine, config = (entries.get(key) for key in ("machine", "config"))
-    known, settings = (each if isinstance(each, dict) else {} for each in (machine, config))
-    on_cpu = hardware.chosen_device(str(settings.get("device"))) == "cpu"
-    names = ("processor",) if on_cpu else ("processor", "gpu", "gpu_driver")
+def _hardware(entries: Mapping[str, Any], device: object) -> list[Any]:
+    """Return what a record says of the hardware that decides the bytes of a run on a device."""
+    machine = entries.get("machine")
+    known = machine if isinstance(machine, dict) else {}
+    names = ("processor",) if device == "cpu" else ("processor", "gpu", "gpu_driver")
     return [known.get(name) for name in names]
 
 
@@ -115,7 +115,7 @@ def identity_of(run: Mapping[str, Any], seeds: Sequence[SeedRecord]) -> dict[str
         "env_steps": config.get("env_steps", 0),
         "config": {key: value for key, value in config.items() if key not in elsewhere},
         "seeds": [seed.entries["seed"] for seed in seeds],
-        "processor": _hardware(first),
+        "processor": _hardware(first, config.get("device")),
         **{key: first[key] for key in ("sources", "versions")},
     }
     return json.loads(json.dumps(identity))

@@ -367,7 +367,7 @@ def _fit(value: Any, hint: Any, where: str) -> Any:
     kind, arguments = get_origin(hint) or hint, get_args(hint)
     if hint is Any or type(value) is hint:
         return value
-    if kind in (Union, UnionType):
+    if kind in (Union, UnionType):  # of None and one other, or of words
         if value == "none" and NoneType in arguments:
             return None
         other = next(argument for argument in arguments if argument is not NoneType)

@@ -1,6 +1,7 @@
 """A sweep is the product of the values, one grid each, compared with the first honestly."""
 
 import contextlib
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -141,7 +142,7 @@ def test_from_command_to_table(tmp_path: Path, say: Say, monkeypatch: pytest.Mon
         assert f"{plan.directory}/index.html" in out
         assert (plan.directory / "index.html").exists()
         report = (plan.directory / "report.json").read_text()
-        assert not {"--track", "--open"} & {*report.split()}, "readers need neither"
+        assert not re.search("--track|--open", report), "readers need neither"
     name = f"sweep-sac-classic-{plans[0].source}-gamma=0.9,gamma=0.99"
     assert (tmp_path / "runs" / f"{name}.csv").exists()
     assert f"learning curves: runs/{name}.png, .svg, .pdf" in " ".join(out.split())

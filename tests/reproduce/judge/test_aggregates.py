@@ -123,12 +123,17 @@ def curve(task: str, seed: int, *returns: float) -> pd.DataFrame:
 def test_a_time_is_that_of_the_first_point_at_the_score() -> None:
     """From zero 100 to 200: 150 and 190; it counts once reached, and never where it is not.
 
-    Seed 4 failed before its first evaluation, which seed 5 still has before it.
+    Seed 4 failed, and seed 6 diverged, before its first evaluation; seed 5 still has it before it.
     """
     curves = [curve("A", 1, 100.0, 150.0, 120.0, 195.0), curve("A", 2, 190.0, 0.0)]
     curves += [curve("A", 3, 149.0), *(curve(task, 1, 9.0) for task in "BCD")]
     runs = [("A", seed, "finished") for seed in (1, 2, 3)]
-    runs += [("A", 4, "failed"), ("A", 5, "running"), *((task, 1, "finished") for task in "BCD")]
+    runs += [
+        ("A", 4, "failed"),
+        ("A", 5, "running"),
+        ("A", 6, "diverged"),
+        *((task, 1, "finished") for task in "BCD"),
+    ]
     scales = {
         "A": scale(200.0, 100.0),
         "B": scale(1.0, 2.0),
@@ -139,12 +144,12 @@ def test_a_time_is_that_of_the_first_point_at_the_score() -> None:
     table = pd.DataFrame(runs, columns=pd.Index(["task", "seed", "status"]))
     times = times_to_score(shuffled, scales, table)
     assert set(times["task"]) == {"A"}  # B's reference lies below its zero, C has none
-    assert times["score"].tolist() == [150.0, 190.0] * 4
-    assert times["env_steps"].fillna(-1).tolist() == [20, 40, 10, 10, *[-1] * 4]
-    assert times["wall_seconds"].fillna(-1).tolist() == [3, 5, 3, 3, *[-1] * 4]
+    assert times["score"].tolist() == [150.0, 190.0] * 5
+    assert times["env_steps"].fillna(-1).tolist() == [20, 40, 10, 10, *[-1] * 6]
+    assert times["wall_seconds"].fillna(-1).tolist() == [3, 5, 3, 3, *[-1] * 6]
     half, most = median_times(times).to_dict("records")
-    assert (half["num_reached"], half["num_seeds"]) == (2, 4)
-    assert math.isnan(half["median"]), "two of four are not more than half"
+    assert (half["num_reached"], half["num_seeds"]) == (2, 5)
+    assert math.isnan(half["median"]), "two of five are not more than half"
     assert (most["fastest"], most["slowest"]) == (3.0, 5.0)
 
 

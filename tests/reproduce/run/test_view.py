@@ -92,13 +92,15 @@ def test_each_end_is_printed_once_and_at_once(terminal: bool, clock: list[float]
         rows[3].state = "finished"
         for _ in range(3):
             view(board)
-        rows[1].state, rows[1].error = "finished", ""
-        view(board)
+        for state, why in (("running", ""), ("failed", "again"), ("running", ""), ("finished", "")):
+            rows[1].state, rows[1].error = state, why
+            view(board)
     said = text(console)
     for line in (
         f"Hopper-v4 seed 2 failed: {error}",
         "Hopper-v4 seed 3 diverged: non-finite critic_loss at 100 env_steps",
         "Hopper-v4 seed 4 finished, last return -7.5",
+        "Hopper-v4 seed 2 failed: again",
         "Hopper-v4 seed 2 finished, last return -7.5",
     ):
         assert said.count(line) == 1

@@ -95,13 +95,13 @@ def test_engines_do_the_same_work_on_cartpole(monkeypatch: pytest.MonkeyPatch) -
     """The adapter differs in nothing; an engine that ends has a row that says so."""
     monkeypatch.setattr(same_work, "EPISODES", {"classic": 5})
     names = ["envpool", "encore", "envpool-async-2", "gymnasium-sync", "nothing"]
-    rows = pd.DataFrame(same_work.same_work("CartPole-v1", names)).set_index("engine")
-    assert rows["differs"].tolist()[:4] == [""] * 4
-    assert rows.loc["nothing", "differs"]
-    assert rows["num_episodes"].tolist()[:4] == [40] * 4
-    means = rows["length_mean"].tolist()
+    *played, ended = same_work.same_work("CartPole-v1", names)
+    assert [same_work.differences(row, played[0]) for row in played] == [[]] * 4
+    assert ended["differs"]
+    assert [row["num_episodes"] for row in played] == [40] * 4
+    means = [row["length_mean"] for row in played]
     assert means[0] == means[1] == means[2] != means[3]  # envpool's starts, reward by reward
-    assert rows["tape_return"].iloc[:3].nunique() == 1
+    assert len({row["tape_return"] for row in played[:3]}) == 1
 
 
 def test_a_page_shows_work_without_speeds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -115,12 +115,18 @@ def test_a_page_shows_work_without_speeds(tmp_path: Path, monkeypatch: pytest.Mo
     assert pd.read_csv(work)["task"].tolist() == ["Acrobot-v1", "CartPole-v1"], "others stay"
     said = json.loads(work.with_name("machine.json").read_text())["same_work"]
     assert [each["command"].split()[0] for each in said] == ["--same-work"] * 2
-    first = pd.read_csv(work).assign(engine="envpool", obs="float64[4]")
-    first.to_csv(work, index=False)
+    other = pd.read_csv(work, dtype={"actions": str}).assign(engine="envpool", obs="float64[4]")
+    other.to_csv(work, index=False)
+    command = command.replace("encore", "encore envpool")
     assert main([*command.split(), str(tmp_path)]) == 0
-    rows = pd.read_csv(work)
-    assert rows["engine"].tolist() == ["envpool", "envpool", "encore"]
-    assert rows["differs"].iloc[2] == "obs", "the first engine stays first"
+    rows = pd.read_csv(work, dtype={"actions": str})
+    assert rows["engine"].tolist() == ["envpool", "envpool", "encore"], "in their places"
+    assert rows["differs"].isna().all(), "beside the new row of the first engine"
+    rows.replace({"float32[4]": "float64[4]"}).to_csv(work, index=False)
+    command = command.replace("encore envpool", "encore")
+    assert main([*command.split(), str(tmp_path)]) == 0
+    rows = pd.read_csv(work, dtype={"actions": str})
+    assert rows["differs"].iloc[2] == "obs", "beside the first engine's row"
 
     def missing(*_: object) -> None:
         raise UsageError("encore needs what is not here")
@@ -128,7 +134,9 @@ def test_a_page_shows_work_without_speeds(tmp_path: Path, monkeypatch: pytest.Mo
     with monkeypatch.context() as patched:
         patched.setattr(same_work, "Server", missing)
         assert main([*command.split(), str(tmp_path)]) == 2
-    assert pd.read_csv(work).equals(rows), "an engine that is missing now keeps its row"
+    assert pd.read_csv(work, dtype={"actions": str}).equals(rows), (
+        "an engine that is missing now keeps its row"
+    )
     monkeypatch.setattr(page, "SIMULATORS", tmp_path)
     text = page.simulators()
     assert f", {num_cores()} cores\n\nSpeeds are not measured yet." in text

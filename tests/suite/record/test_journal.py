@@ -367,8 +367,9 @@ def test_a_killed_group_keeps_its_progress(
     before, machine = tree(tmp_path), hardware.machine()
     changed = machine | {"cores": 99, "platform": "another kernel", "gpu_driver": "another"}
     monkeypatch.setattr(hardware, "machine", lambda *_: changed)
-    with pytest.raises(UsageError, match="holds an unfinished run of --seeds 1 2: go on with them"):
-        Run(tmp_path, seeds=seeds)
+    for device in ("cpu", "cuda"):
+        with pytest.raises(UsageError, match="an unfinished run of --seeds 1 2: go on with them"):
+            Run(tmp_path, seeds=seeds, device=device)
     assert tree(tmp_path) == before
 
 
