@@ -96,6 +96,7 @@ TABLE: dict[str, dict[str, str]] = {
             "target_entropy_per_action=2.0"
         ),
         "classic, tuned, two seeds, cut": "classic tuned SAC task=Pendulum-v1 seeds=(2,9) cut",
+        "cleanrl, scored by training": "mujoco cleanrl SAC task=Hopper-v4",
         "simbav2_baselines, cut": (
             "mujoco simbav2_baselines SAC task=Ant-v4 num_envs=4 hidden_sizes=(16,) "
             "update_ratio=1.5 cut"
@@ -253,6 +254,7 @@ TABLE: dict[str, dict[str, str]] = {
             "mujoco-small paper SAC task=Reacher-v4 hidden_sizes=(16,8,16) num_critics=3 "
             "reward_scale=0.5 log_std_min=-2.0 log_std_max=0.1"
         ),
+        "scored by training": "mujoco paper SAC task=Hopper-v4 evaluation_rule=training",
     },
     "sac_alf": {
         "alf, in full": (
@@ -301,6 +303,9 @@ TABLE: dict[str, dict[str, str]] = {
         "mixed, several steps, some draws in evaluations": (
             "hybrid tuned SAC td_steps=3 action_gradient_clip=0.01 initialisation=torch "
             "evaluation_rule=sampled evaluation_epsilon=0.5"
+        ),
+        "scored by training": (
+            "mujoco-small tuned SAC task=InvertedPendulum-v4 evaluation_rule=training"
         ),
     },
     "sac_discrete": {
