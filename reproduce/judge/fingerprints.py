@@ -11,7 +11,6 @@ It writes `results/references/fingerprints.csv`; a test refuses a pair that is m
 date or incompatible.
 """
 
-import functools
 import importlib
 import sys
 import tempfile
@@ -45,9 +44,8 @@ NO_LEARNING_RATE = 1e-30
 """A step size that moves no weight; agents of unrolls make an update before they are scored."""
 
 
-@functools.cache
 def read_table() -> pd.DataFrame:
-    """Return the table with `p_holm`, p-values adjusted for all pairs; treat it as read-only."""
+    """Return the table with `p_holm`, p-values adjusted for all pairs."""
     table = pd.read_csv(PATH)
     return table.assign(p_holm=holm(table["p"].to_numpy(dtype=float)))
 
@@ -155,7 +153,6 @@ def main(argv: Sequence[str]) -> int:
         ["agent", "source", "task"]
     )
     write_atomically(PATH, table.to_csv(index=False, lineterminator="\n").encode())
-    read_table.cache_clear()
     refused = read_table().query("p_holm <= @LEVEL").to_dict("records")
     for each in refused:
         pair, p = f"{each['agent']} --like {each['source']}, {each['task']}", each["p_holm"]

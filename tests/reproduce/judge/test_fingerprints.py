@@ -88,7 +88,6 @@ def test_one_source_is_measured_alone(tmp_path: Path, monkeypatch: pytest.Monkey
         fingerprints, "untrained_returns", lambda agent, config: returns[agent, config.task]
     )
     assert fingerprints.main(["--agent", "sac", "--source", "sb3_control"]) == 0
-    fingerprints.read_table.cache_clear()
     pd.testing.assert_frame_equal(pd.read_csv(path), before)
     with refused():
         fingerprints.main(["--source", "sb3"])
