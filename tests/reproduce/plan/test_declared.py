@@ -14,6 +14,7 @@ from reproduce.commands.grid import train
 from reproduce.plan.declared import keep_declared
 from reproduce.plan.grid import Plan
 from reproduce.plan.make import commands, load_plan, make_plan
+from reproduce.run import pool as pooling
 from suite.base.errors import UsageError
 from tests.messages import refused
 from tests.reproduce.conftest import record_run, saved, scored
@@ -55,13 +56,17 @@ def test_a_declared_seed_is_not_dropped(tmp_path: Path) -> None:
     assert mujoco(tmp_path, seeds=[2, 4, 7, 1]).declared[HOPPER] == (4, 2, 7)
 
 
-def test_of_two_first_starts_at_once_one_declares(tmp_path: Path) -> None:
+def test_of_two_first_starts_at_once_one_declares(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The other, planned before that was written, is refused, or takes what was declared."""
     first, other, more = (mujoco(tmp_path, seeds=s) for s in ([1, 2, 3], [4, 5, 6], [1, 2, 3, 4]))
     ended(first)
     written = (first.directory / "plan.json").read_bytes()
-    with pytest.raises(UsageError, match="go on with --seeds 1 2 3, or"):
-        train(other, make_console())
+    with monkeypatch.context() as patched:
+        patched.setattr(pooling, "launch", lambda *_: pytest.fail("it would train"))
+        with pytest.raises(UsageError, match="go on with --seeds 1 2 3, or"):
+            train(other, make_console())
     assert (first.directory / "plan.json").read_bytes() == written
     record_run(more, HOPPER, 4)
     plan, _ = train(more, make_console())
