@@ -1,7 +1,7 @@
 """`compare RUNS_A RUNS_B`: a before-and-after table of two grids of runs, with intervals."""
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -74,10 +74,7 @@ def _row(task: str, runs_a: Configs, runs_b: Configs) -> dict[str, Any]:
     rules = {config.get("evaluation_rule", "deterministic") for config in configs}
     is_game = task in TASKS and TASKS[task].family == "atari"
     protocols = {config.get("protocol") or "noframeskip" for config in configs if is_game}
-    for what, found in (("rules", rules), ("protocols", protocols)):
-        if len(found) > 1:
-            names = ", ".join(sorted(found))
-            raise UsageError(f"{task}: scores of different {what} do not compare: {names}")
+    refuse_different(task, rules=rules, protocols=protocols)
     rule, env_steps = rules.pop(), min(config["env_steps"] for config in configs)
     scores = {run: score(run, rule, env_steps) for run in (*runs_a, *runs_b)}
     none = f"no score at {env_steps:,} steps"
@@ -96,6 +93,14 @@ def _row(task: str, runs_a: Configs, runs_b: Configs) -> dict[str, Any]:
         "speed_ratio": _median_speed(runs_b) / _median_speed(runs_a),
         "left_out": left_out,
     }
+
+
+def refuse_different(place: str, **kinds: Collection[str]) -> None:
+    """Refuse, by a `UsageError` that names the place, scores of several rules or protocols."""
+    for what, found in kinds.items():
+        if len(found) > 1:
+            names = ", ".join(sorted(found))
+            raise UsageError(f"{place}: scores of different {what} do not compare: {names}")
 
 
 def _median_speed(runs: Configs) -> float:

@@ -13,7 +13,7 @@ from rich.console import Console, Group
 from rich.text import Text
 
 from reproduce.commands import flags
-from reproduce.commands.compare import interval
+from reproduce.commands.compare import interval, refuse_different
 from reproduce.commands.grid import train
 from reproduce.judge import outlook
 from reproduce.judge.inference import holm
@@ -53,10 +53,7 @@ def variants_of(plans: Sequence[Plan]) -> Variants:
             raise UsageError(f"--set: {other} and {name} are the same settings")
     of_tasks = {find_task(task, plan.protocol).protocol for plan in plans for task in plan.tasks}
     games = of_tasks - {""}
-    for what, found in (("rules", {plan.rule for plan in plans}), ("protocols", games)):
-        if len(found) > 1:
-            names = ", ".join(sorted(found))
-            raise UsageError(f"--set: scores of different {what} do not compare: {names}")
+    refuse_different("--set", rules={plan.rule for plan in plans}, protocols=games)
     return variants
 
 
