@@ -128,16 +128,16 @@ def _grids(runs: Path) -> dict[Path, Path]:
     return {path.relative_to(runs): path for path in grids} or {Path(): runs}
 
 
-def _pairs(runs_a: Path, runs_b: Path) -> list[tuple[Path, Path]]:
+def _pairs(grids_a: Mapping[Path, Path], grids_b: Mapping[Path, Path]) -> list[tuple[Path, Path]]:
     """Return the folders to compare: of two with one grid each, these; else grids of one name."""
-    grids_a, grids_b = _grids(runs_a), _grids(runs_b)
     if len(grids_a) == len(grids_b) == 1:
         return [*zip(grids_a.values(), grids_b.values(), strict=True)]
     both = [(path, grids_b[name]) for name, path in grids_a.items() if name in grids_b]
-    if not both and runs_a.is_dir() and runs_b.is_dir():
+    folders = (*grids_a.values(), *grids_b.values())
+    if not both and all(path.is_dir() for path in folders):
         ours, theirs = (", ".join(map(str, grids.values())) for grids in (grids_a, grids_b))
         raise UsageError(f"no grid has one name on both sides: name one of {ours}; and of {theirs}")
-    return both or [(runs_a, runs_b)]
+    return both or [(folders[0], folders[-1])]  # `compare` names the one that is missing
 
 
 def main(argv: Sequence[str]) -> int:
@@ -147,7 +147,8 @@ def main(argv: Sequence[str]) -> int:
     parser.add_argument("runs_b", type=Path)
     options = parser.parse(argv)
     console = flags.make_console()
-    pairs, status = _pairs(options.runs_a, options.runs_b), 0
+    sides = {"A": _grids(options.runs_a), "B": _grids(options.runs_b)}
+    pairs, status = _pairs(*sides.values()), 0
     for runs_a, runs_b in pairs:
         try:
             rows = compare(runs_a, runs_b)
@@ -164,8 +165,8 @@ def main(argv: Sequence[str]) -> int:
                 runs = ", ".join(f"{run} ({why})" for run, why in row["left_out"].items())
                 say(console, f"Left out of {row['task']}: {runs}")
     compared = {grid for pair in pairs for grid in pair}
-    for side, runs in (("A", options.runs_a), ("B", options.runs_b)):
-        if alone := [str(grid) for grid in _grids(runs).values() if grid not in compared]:
+    for side, grids in sides.items():
+        if alone := [str(grid) for grid in grids.values() if grid not in compared]:
             say(console, f"Only in {side}: {', '.join(alone)}")
     return status
 
