@@ -1,7 +1,5 @@
 """The frame of every training loop: device, environments, evaluations, logs and policies."""
 
-import signal
-import threading
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import replace
 from importlib import import_module
@@ -15,6 +13,7 @@ from torch import Tensor
 from suite.base.errors import UnreadableError, UsageError
 from suite.base.hardware import fills_gpu_memory, use_device, use_threads
 from suite.base.randomness import environment_seeds, stream
+from suite.base.signals import handled
 from suite.draws import Draws
 from suite.envs.vector_env import Step, VectorEnv
 from suite.evaluation import evaluate
@@ -32,8 +31,6 @@ from suite.settings.config import RunConfig
 from suite.settings.presets import Preset
 from suite.updates import Learn, Updates, updates_due
 
-STOPS = (signal.SIGINT, signal.SIGTERM)
-"""Signals that ask a training to stop."""
 Act = Callable[[np.ndarray, Sequence[np.random.Generator] | None], np.ndarray]
 """Maps observations `[S, N, *obs]` to actions: drawn with each seed's generator; None: modes."""
 Store = Callable[[np.ndarray, np.ndarray, Step], None]
@@ -370,12 +367,10 @@ def _train(config: Any, recorder: Recorder, train: Callable[[Any, Recorder], obj
             raise KeyboardInterrupt
         recorder.is_stopping = True
 
-    heard = [number for number in STOPS if signal.getsignal(number) != signal.SIG_IGN]
-    main = threading.current_thread() is threading.main_thread()
-    before = {number: signal.signal(number, stop) for number in heard if main}
     try:
-        train(config, recorder)
-        status = recorder.finish()
+        with handled(stop):
+            train(config, recorder)
+            status = recorder.finish()
     except Exception as error:
         recorder.fail(error)
         if not fills_gpu_memory(error):
@@ -384,9 +379,6 @@ def _train(config: Any, recorder: Recorder, train: Callable[[Any, Recorder], obj
             f"--device {config.device} is out of memory, seeds in this process: {len(config.seeds)}"
             "; train fewer together, or use smaller batches, networks or replay, or --device cpu"
         ) from None
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
     if recorder.is_stopping:  # too late for a checkpoint
         raise KeyboardInterrupt
     return status

@@ -12,10 +12,9 @@ import tempfile
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from types import FrameType
 from typing import Any
 
 from reproduce.plan.grid import Group, Plan, Run
@@ -33,6 +32,7 @@ from reproduce.run.processes import AgentProcess, End, seeing_gpu
 from reproduce.run.progress import Board, Progress, board_of, read_progress
 from suite.base.errors import UsageError
 from suite.base.files import NO_SPACE, check_inside, write_json
+from suite.base.signals import handled
 from suite.record.manifest import stamp
 from suite.record.records import read_record
 from suite.settings.command_line import printable
@@ -60,29 +60,15 @@ def launch(plan: Plan, watch: Callable[[Board], None]) -> Board:
         pool = RayPool(plan)
     else:
         pool = Pool(plan)
-    with _signals_interrupt():
+    with handled(_interrupt, (signal.SIGTERM, signal.SIGHUP)):
         pool.run(watch)
     watch(pool.board)
     return pool.board
 
 
-@contextlib.contextmanager
-def _signals_interrupt() -> Iterator[None]:
+def _interrupt(*_: object) -> None:
     """Let SIGTERM and SIGHUP stop the launcher as Ctrl-C does: no process is left behind."""
-
-    def interrupt(number: int, frame: FrameType | None) -> None:
-        raise KeyboardInterrupt
-
-    before: dict[signal.Signals, Any] = {}
-    if threading.current_thread() is threading.main_thread():
-        for number in (signal.SIGTERM, signal.SIGHUP):
-            if signal.getsignal(number) != signal.SIG_IGN:  # `nohup` ignores, and stays so
-                before[number] = signal.signal(number, interrupt)  # Ray's exits at once
-    try:
-        yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
+    raise KeyboardInterrupt
 
 
 @dataclass(eq=False)

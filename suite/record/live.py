@@ -27,6 +27,7 @@ from rich.table import Table
 from rich.text import Text
 
 from suite.base.files import DAMAGED, read_plain
+from suite.base.signals import STOPS
 from suite.record.manifest import stamp
 from suite.settings.command_line import printable
 
@@ -44,8 +45,6 @@ COLOURS = ("cyan", "magenta", "yellow", "green", "blue", "red")
 """Of the seeds in a terminal, in turns."""
 PANEL_WIDTH, PANEL_HEIGHT, USUAL_WIDTH = 26, 9, 40
 """Least characters and lines of a panel in a terminal; it is wider where all find room so."""
-STOPS = (signal.SIGINT, signal.SIGTERM)
-"""Signals that are passed on to the training."""
 LOOK_SECONDS, DRAW_SECONDS = 0.2, 2.0
 """Time between two looks at a training's output, and between two drawings."""
 
