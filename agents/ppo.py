@@ -201,7 +201,7 @@ class ActorCritic(PolicyNetwork):
             spaces.obs_shape,
             generator=generator,
             hidden_sizes=config.hidden_sizes,
-            frame_layers=FRAME_LAYERS.get(spaces.stored[1][0]),
+            frame_layers=FRAME_LAYERS.get(spaces.obs_shape[-1]),
             gain=config.hidden_gain,
             activation=config.activation,
             lstm_size=config.lstm_size,

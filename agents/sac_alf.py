@@ -105,7 +105,7 @@ from suite.replay import Batch, HistoryReplay
 from suite.resume.checkpoint import Policy, config_of, for_one_seed
 from suite.session import Session, train_together
 from suite.settings.command_line import run_main
-from suite.settings.config import Count, Fraction, NotNegative, Positive, Range, Rate, Whole
+from suite.settings.config import Count, Fraction, NotNegative, Positive, Range, Share, Whole
 from suite.settings.presets import read_presets
 
 BEHAVIOUR = 3  # goes up when the bytes of a run change: see CONTRIBUTING.md
@@ -227,7 +227,7 @@ class Config(sac.Config):
     """Whether the critics' target contains the next state's entropy (Eq. 3) or the reward only."""
     action_gradient_clip: Positive | None = None
     """Bound of each component of dQ/da in the actor's loss; None: unbounded."""
-    target_entropy_share: Rate = 0.3
+    target_entropy_share: Share = 0.3
     """Target entropy of the discrete action as a share of log C, that of the uniform policy."""
     normalise_entropy: bool = False
     """Subtract the entropy's running mean from it, so that longer episodes earn no more of it."""

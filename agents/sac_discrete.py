@@ -177,7 +177,7 @@ class Config(OffPolicyConfig):
     """Lower bound of the log temperature."""
     max_log_alpha: float = 20.0
     """Upper bound of the log temperature."""
-    target_entropy_share: Rate = 0.98
+    target_entropy_share: Share = 0.98
     """Target entropy as a share of that of the uniform policy, log |A|."""
     critic_error: Literal["half_squared", "squared", "huber"] = "half_squared"
     """Loss of a critic's error: half its square (Eq. 4), its square, or Huber's with bound 1."""

@@ -42,7 +42,8 @@ class RunningMoments:
         if not num_rows:
             return
         mean = rows.mean(0, dtype=np.float64)
-        square = np.square(rows - mean).sum(0)
+        errors = rows - mean
+        square = np.square(errors, out=errors).sum(0)
         self.count += num_rows
         share = num_rows / self.count
         change = mean - self.mean
@@ -52,8 +53,9 @@ class RunningMoments:
 
     def standardise(self, rows: np.ndarray, clip: float) -> np.ndarray:
         """Return (rows - mean) / deviation, clipped to +-`clip`, float32."""
-        scaled = (rows - self.mean) / np.sqrt(self.variance + 1e-8)
-        return np.clip(scaled, -clip, clip).astype(np.float32)
+        scaled = rows - self.mean
+        scaled /= np.sqrt(self.variance + 1e-8)
+        return np.clip(scaled, -clip, clip, out=scaled).astype(np.float32)
 
 
 class DeviceMoments:

@@ -189,9 +189,11 @@ class Trunk(nn.Module):
             return convolve(obs).flatten(1).float()
 
     def _plain(self, hidden: Tensor) -> Tensor:
-        for (kernel, bias), (stride, padding) in zip(self._kernels, self._steps, strict=True):
-            padded = F.pad(hidden, padding) if any(padding) else hidden
-            hidden = F.conv2d(padded, kernel, bias, stride).relu_()
+        layers = zip(self._kernels, self._steps, strict=True)
+        for (kernel, bias), (stride, padding, more) in layers:
+            if any(more):
+                hidden = F.pad(hidden, (0, more[1], 0, more[0]))
+            hidden = F.conv2d(hidden, kernel, bias, stride, padding).relu_()
         return hidden
 
     def _residual(self, hidden: Tensor) -> Tensor:
@@ -208,10 +210,11 @@ class Trunk(nn.Module):
 
 def _plan(
     table: FrameLayers, obs_shape: Sequence[int]
-) -> tuple[list[tuple[int, int, int]], list[tuple[int, list[int]]], list[int]]:
-    """Return kernels' shapes, plain layers' strides and paddings, and the last map's two sides.
+) -> tuple[list[tuple[int, int, int]], list[tuple[int, list[int], list[int]]], list[int]]:
+    """Return kernels' shapes, plain layers' steps, and the last map's two sides.
 
-    A shape is (filters, channels, size).
+    A shape is (filters, channels, size). A step is a stride, the padding of both ends of height and
+    width, and what their far ends have more.
     """
     channels, *space = obs_shape
     shapes, steps = [], []
@@ -219,14 +222,12 @@ def _plan(
         shapes += [(filters, inputs, 3) for inputs in (channels, *[filters] * 4)]
         channels, space = filters, [-(-n // 2) for n in space]
     for filters, size, stride in () if table.sections else table.convolutions:
-        padding = [0] * 4  # left, right, above, below
+        missing = [0, 0]
         if table.same_padding:
-            missing = [max((-(-n // stride) - 1) * stride + size - n, 0) for n in space[::-1]]
-            padding = [part for n in missing for part in (n // 2, n - n // 2)]
+            missing = [max((-(-n // stride) - 1) * stride + size - n, 0) for n in space]
         shapes.append((filters, channels, size))
-        steps.append((stride, padding))
-        added = (padding[2] + padding[3], padding[0] + padding[1])
-        space = [(n + more - size) // stride + 1 for n, more in zip(space, added, strict=True)]
+        steps.append((stride, [n // 2 for n in missing], [n % 2 for n in missing]))
+        space = [(n + more - size) // stride + 1 for n, more in zip(space, missing, strict=True)]
         channels = filters
     return shapes, steps, space
 
@@ -247,7 +248,7 @@ def prepare(
         return torch.mul(rows.to(device), frame_factor, out=out) if is_bytes else out.copy_(rows)
     layout = torch.channels_last if rows.dim() == 4 else torch.contiguous_format
     rows = rows.to(device).to(torch.float32, memory_format=layout)
-    return rows * frame_factor if is_bytes else rows
+    return rows.mul_(frame_factor) if is_bytes else rows  # a copy of ours
 
 
 def join_steps(obs: Float[Tensor, "T N ..."]) -> Float[Tensor, "B ..."]:

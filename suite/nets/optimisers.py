@@ -11,8 +11,8 @@ from torch import Tensor, nn
 
 from suite.settings.config import RMSpropConfig
 
-Rate = float | Float[Tensor, ""]
-"""A step size; a tensor's may change from replay to replay of a graph."""
+StepSize = float | Float[Tensor, ""]
+"""A tensor's may change from replay to replay of a graph."""
 
 
 class FlatWeights:
@@ -71,7 +71,7 @@ class Optimiser(ABC):
         self._divisor = torch.empty_like(weights.vector)
 
     def minimise(
-        self, loss: Tensor, learning_rate: Rate, max_gradient_norm: float | None = None
+        self, loss: Tensor, learning_rate: StepSize, max_gradient_norm: float | None = None
     ) -> Float[Tensor, ""]:
         """Make one step against the gradient of `loss`.
 
@@ -91,10 +91,10 @@ class Optimiser(ABC):
         return norm
 
     @abstractmethod
-    def step(self, gradient: Float[Tensor, " P"], learning_rate: Rate) -> None:
+    def step(self, gradient: Float[Tensor, " P"], learning_rate: StepSize) -> None:
         """Change the weights against a gradient."""
 
-    def _descend(self, direction: Float[Tensor, " P"], step_size: Rate) -> None:
+    def _descend(self, direction: Float[Tensor, " P"], step_size: StepSize) -> None:
         """Change the weights by `step_size * direction / divisor`, in either form the same bits."""
         if isinstance(step_size, Tensor):
             direction, step_size = direction * step_size, 1.0
@@ -114,7 +114,7 @@ class RMSprop(Optimiser):
         self._decay, self._epsilon = config.rmsprop_decay, config.rmsprop_epsilon
         self._epsilon_in_root = config.rmsprop_epsilon_in_root
 
-    def step(self, gradient: Float[Tensor, " P"], learning_rate: Rate) -> None:
+    def step(self, gradient: Float[Tensor, " P"], learning_rate: StepSize) -> None:
         """Change the weights against a gradient."""
         averages, divisor = self.square_averages, self._divisor
         averages.mul_(self._decay).addcmul_(gradient, gradient, value=1 - self._decay)
@@ -134,7 +134,7 @@ class Adam(Optimiser):
         self._averages = torch.zeros_like(weights.vector)
         self._num_steps = torch.zeros((), dtype=torch.float64, device=weights.vector.device)
 
-    def step(self, gradient: Float[Tensor, " P"], learning_rate: Rate) -> None:
+    def step(self, gradient: Float[Tensor, " P"], learning_rate: StepSize) -> None:
         """Change the weights against a gradient."""
         self._num_steps += 1
         self._averages.lerp_(gradient, 0.1)

@@ -31,7 +31,7 @@ class LSTM(nn.Module):
     """Long short-term memory (Hochreiter & Schmidhuber 1997) with forget gates (Gers et al. 2000).
 
     Gates stand in torch's order: input, forget, candidate, output. Every gate's weights are drawn
-    as a layer of their own. Biases are 0; the forget gate's are 1, as in TensorFlow.
+    as a layer of their own. The forget gate's biases are then 1 more, as in TensorFlow.
     """
 
     def __init__(

@@ -206,7 +206,8 @@ class UnrollConfig(RunConfig):
     activation: Literal["tanh", "relu"] = "tanh"
     """Between the layers for vector observations; ReLU follows convolutions."""
     hidden_gain: Positive = 2**0.5
-    """Gain of orthogonal initial weights of all layers but the heads; biases start at 0."""
+    """Gain of orthogonal initial weights of all layers but the heads and an LSTM, whose
+    gain is 1; biases start at 0."""
     policy_head_gain: Positive = 0.01
     """Gain of the policy's head where weights are orthogonal."""
     learning_rate: Rate
