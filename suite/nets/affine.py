@@ -1,11 +1,14 @@
-"""Affine layers of trunks at a processor's full speed.
+"""Affine layers of trunks by oneDNN, on processors with AVX-512.
 
 torch multiplies float32 matrices with MKL, which uses AVX2 at most on processors that Intel did not
-make. oneDNN, which torch ships for its convolutions, uses all instructions: on an AMD EPYC with
-AVX-512 a product of two 256 x 256 matrices runs at 244 GFLOP/s instead of 117. Both compute in
-float32 throughout; they differ in the order of summation. The processor decides between them, never
-a clock, so that a run has the same bytes every time. Without AVX-512 MKL is faster: it takes 370 us
-for such a product and oneDNN 400 to 540 (AMD EPYC, family 25, model 1).
+make. oneDNN, which torch ships for its convolutions, uses all instructions. Both compute in float32
+throughout; they differ in the order of summation. The processor decides between them, never a
+clock, so that a run has the same bytes every time.
+
+What oneDNN wins differs by processor. A product of two 256 x 256 matrices ran at 244 GFLOP/s
+instead of 117 on one AMD EPYC with AVX-512, and no faster than MKL's on another. On Intel (family
+6, model 207) it loses: an update of A2C on Pong takes 58 ms instead of 52. Without AVX-512 it took
+400 to 540 us for such a product and MKL 370 (AMD EPYC, family 25, model 1).
 """
 
 from typing import Any
