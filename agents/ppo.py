@@ -32,6 +32,9 @@ Deviations from the paper, and details it leaves open:
 8. The first update that finds a divergence above `max_kl` before its step is the unroll's last;
    stable-baselines3 stops before this step, at 1.5 times it, and CleanRL checks once an epoch.
 9. A clipped value's error is the larger of two (OpenAI Baselines); the paper does not clip values.
+10. Defaults: value loss weighted by 0.5 (the paper on Atari: 1), clipped gradients, standardised
+   advantages, a constant learning rate and clip (the paper on Atari: falling to 0), Adam's epsilon
+   1e-5 (OpenAI Baselines).
 """
 
 import sys
