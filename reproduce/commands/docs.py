@@ -107,7 +107,7 @@ def scores() -> str:
     rows = [_scores(cell) for own in by_agent for cell in own]
     said = f"All {len(cells())} verdicts: {counts}. Holm's adjustment over all "
     said += f"{np.count_nonzero(~np.isnan(p_values))} tests leaves {stays} `below`. Of "
-    said += f"{len(decided)} decided tasks, each agent's two with most steps (and the reference's "
+    said += f"{len(decided)} decided tasks, each agent's two longest (and the reference's "
     return f"{said}progress by then):\n\n{table(SCORES, rows)}"
 
 
