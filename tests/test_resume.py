@@ -184,27 +184,6 @@ def test_a_killed_run_goes_on_to_a_nearer_end(
     assert tree(tmp_path / "past") == before
 
 
-@pytest.mark.parametrize(("begun", "asked"), [("1", "1 2"), ("1", "2 1"), ("1 2", "2")])
-def test_other_seeds_do_not_replace_a_killed_run(
-    begun: str, asked: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A seed that was trained alone, or with others, goes on so; adding one would begin it anew."""
-    command = ["--task=Pendulum-v1", "--device=cpu", "--evaluation-episodes=1", "--batch-size=8"]
-    command += ["--env-steps=60", "--learning-starts=40", "--hidden-sizes=8", f"--out={tmp_path}"]
-    with stopped_at_a_log(monkeypatch):
-        sac.main([*command, "--log-interval=45", "--seeds", *begun.split()])
-    before = tree(tmp_path)
-    with pytest.raises(UsageError, match=f"unfinished run of --seeds {begun}: go on with them"):
-        sac.main([*command, "--log-interval=45", "--seeds", *asked.split()])
-    assert tree(tmp_path) == before
-    shutil.copytree(tmp_path, other := tmp_path.with_name(f"{tmp_path.name}-other"))
-    (other / f"seed-{begun[0]}" / "checkpoint" / "checkpoint.json").unlink()
-    command[-1] = f"--out={other}"  # without its checkpoint nothing is lost
-    assert sac.main([*command, "--log-interval=45", "--seeds", *asked.split()]) == 0
-    command[-1] = f"--out={tmp_path}"
-    assert sac.main([*command, "--log-interval=45", "--seeds", *begun.split()]) == 0
-
-
 def test_seeds_killed_as_they_ended_go_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """One has finished and stays; the other ends the same, or is trained alone by another torch."""
     command = ["--task=Pendulum-v1", "--device=cpu", "--seeds", "1", "2", "--evaluation-episodes=1"]

@@ -352,25 +352,38 @@ def test_a_diverged_seed_stays_diverged_and_the_other_goes_on(tmp_path: Path) ->
             assert run_json(folder, 1)["ended_at"] == before["ended_at"]
 
 
-@pytest.mark.parametrize("seeds", [(2,), (1,), (1, 2, 3)])
-@pytest.mark.parametrize("diverges", [-1, 15])
+@pytest.mark.parametrize(
+    ("begun", "asked", "diverges"),
+    [
+        *product([(1, 2)], [(2,), (1,), (1, 2, 3)], [-1, 15]),
+        *product([(1,)], [(1, 2), (2, 1)], [-1]),
+    ],
+)
 def test_a_killed_group_keeps_its_progress(
-    diverges: int, seeds: Sequence[int], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    begun: Sequence[int],
+    asked: Sequence[int],
+    diverges: int,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Other groups of its seeds are refused, though one seed has diverged: the other can go on.
 
     So they are where something has changed without which it can go on, as the number of cores.
+    Without its checkpoint there is nothing to keep.
     """
-    run = Run(tmp_path, seeds=(1, 2))
+    run = Run(tmp_path, seeds=begun)
     with pytest.raises(Killed):
         run.play(35, diverges=diverges)
     before, machine = tree(tmp_path), hardware.machine()
     changed = machine | {"cores": 99, "platform": "another kernel", "gpu_driver": "another"}
     monkeypatch.setattr(hardware, "machine", lambda *_: changed)
+    unfinished = f"an unfinished run of --seeds {' '.join(map(str, begun))}: go on with them"
     for device in ("cpu", "cuda"):
-        with pytest.raises(UsageError, match="an unfinished run of --seeds 1 2: go on with them"):
-            Run(tmp_path, seeds=seeds, device=device)
+        with pytest.raises(UsageError, match=unfinished):
+            Run(tmp_path, seeds=asked, device=device)
     assert tree(tmp_path) == before
+    (run.recorder.checkpoint_directory / "checkpoint.json").unlink()
+    assert Run(tmp_path, seeds=asked).recorder.snapshot is None
 
 
 def test_time_goes_on_where_the_checkpoint_was_made(
