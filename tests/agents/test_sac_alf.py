@@ -1,4 +1,4 @@
-"""ALF's options: every equation against a slow re-derivation, their limits, then training."""
+"""ALF's options: every equation against a slow re-derivation, then training; without them, SAC."""
 
 import math
 from dataclasses import replace
@@ -6,18 +6,19 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pytest
 import torch
 from torch import Tensor
 from torch.distributions import Normal
 
-from agents import sac_alf
+from agents import sac, sac_alf
 from suite import session
 from suite.envs.vector_env import Spaces
 from suite.resume.checkpoint import read_policy
 from tests.agents.alf import assert_same_weights, descend, plain_learner, random_batch, squash
-from tests.agents.trainings import ALF_OPTIONS, CPU, same, tiny, train
-from tests.perceptrons import linear
+from tests.agents.trainings import ALF_OPTIONS, CPU, fields, same, table, tiny, train
+from tests.perceptrons import linear, vector
 from tests.scripted import ScriptedEnv
 
 TINY = tiny("sac_alf")
@@ -225,3 +226,53 @@ def test_a_mixed_action_is_a_number_of_the_actor_and_the_choice_by_its_q() -> No
     shares = np.bincount(draws[:, 0].astype(int), minlength=3) / 20_000
     np.testing.assert_allclose(shares, expected, atol=0.02)
     assert 0.4 < expected.amax() < 0.99  # the odds are not even
+
+
+OF_SAC: tuple[dict[str, Any], ...] = (
+    {
+        **{"env_steps": 72, "hidden_sizes": (8, 8, 8), "num_envs": 2, "num_critics": 3},
+        **{"initialisation": "orthogonal", "hidden_gain": 0.5, "policy_head_gain": 0.3},
+        **{"separate_heads": True, "evaluation_rule": "sampled"},
+        **{f"{name}_learning_rate": 3e-3 for name in ("actor", "critic", "alpha")},
+        **{"target_entropy_per_action": 0.5, "gamma": 0.5, "tau": 0.5, "reward_scale": 3.0},
+        **{"replay_capacity": 50, "learning_starts": 50, "update_ratio": 2.0, "seeds": (3, 1)},
+    },
+    {
+        **{"initialisation": "lecun_normal", "log_std_bound": "tanh", "log_std_min": -0.2},
+        **{"log_std_max": 0.1, "batch_size": 16, "log_interval": 20},
+        **{"policy_period": 2, "target_period": 3},
+        **{"evaluation_interval": 30, "evaluation_episodes": 2},
+    },
+    {**{"initialisation": "torch", "learn_alpha": False, "initial_alpha": 0.3}, "policy_period": 3},
+)
+"""Every setting of `agents.sac` at another value than the default's, in three runs."""
+ELSEWHERE = {"task", "device", "tf32", "num_threads", "env_threads", "cuda_graphs"}
+"""Settings that no agent reads itself, or only on a GPU."""
+
+
+def test_every_setting_of_sac_is_compared() -> None:
+    """A new one must be one of `agents.sac_alf` too, with the same default."""
+    names, given = fields(sac.Config), {name for each in OF_SAC for name in each}
+    assert names == given | ELSEWHERE
+    theirs, ours = sac.Config(), sac_alf.Config()
+    assert all(getattr(theirs, name) == getattr(ours, name) for name in names)
+    assert all(getattr(theirs, n) != value for each in OF_SAC for n, value in each.items())
+
+
+@pytest.mark.parametrize("changes", OF_SAC)
+def test_a_training_is_that_of_sac_under_its_settings(
+    changes: dict[str, Any], tmp_path: Path
+) -> None:
+    """Ten updates or more, with all options off: tables, weights and temperature agree."""
+    config = replace(SHORT, **changes)
+    theirs = sac.Config(**{name: getattr(config, name) for name in fields(sac.Config)})
+    ours, recorder = train(config, tmp_path / "ours")
+    expected, other = train(theirs, tmp_path / "theirs")
+    for stack in ("actor", "critics", "target_critics"):
+        one, two = (vector(getattr(learner, stack)) for learner in (ours, expected))
+        torch.testing.assert_close(one, two, atol=1e-6, rtol=1e-5)
+    torch.testing.assert_close(ours.log_alphas[1], expected.log_alpha, atol=1e-6, rtol=1e-5)
+    for seed in range(len(theirs.seeds)):
+        for name in ("episodes.csv", "evaluations.csv", "updates.csv"):
+            one, two = (table(each, name, seed) for each in (recorder, other))
+            pd.testing.assert_frame_equal(one, two, rtol=1e-4, atol=1e-5)
