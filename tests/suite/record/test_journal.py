@@ -460,19 +460,20 @@ def test_a_run_that_was_begun_anew_gets_no_actions_of_the_older_process(
     assert repeatable(tmp_path / "cut") == whole
 
 
+@pytest.mark.parametrize("file", ["run.json", "tensors"])
 def test_a_process_whose_run_is_begun_anew_says_so_even_while_it_writes(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    file: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The newer one removes the file that the older is about to rename."""
-    old, synced, newer = Run(tmp_path), os.fsync, list[Run]()
+    """The newer one removes the file that the older is about to rename, its first among them."""
+    synced, newer = os.fsync, list[Run]()
 
     def begin_anew(descriptor: int) -> None:
         synced(descriptor)
-        if "tensors" in Path(f"/proc/self/fd/{descriptor}").readlink().name and not newer:
+        if file in Path(f"/proc/self/fd/{descriptor}").readlink().name and not newer:
             monkeypatch.setattr(os, "fsync", synced)
             newer.append(Run(tmp_path))
 
     monkeypatch.setattr(os, "fsync", begin_anew)
     with pytest.raises(UsageError, match="started again by another process"):
-        old.play()
+        Run(tmp_path).play()
     newer[0].play()

@@ -1,7 +1,6 @@
 """The record of a run: whole rows, honest statuses, and `finished` last of all."""
 
 import json
-import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -209,23 +208,6 @@ def test_of_two_starts_at_once_neither_writes_into_the_others_folder(
             log(run, 10, [1.0, 2.0])
     written = [*tmp_path.glob("*/updates.csv")]
     assert all(len(path.read_text().splitlines()) == 2 for path in written)
-
-
-def test_of_two_starts_at_once_the_one_that_stops_says_why(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Here the second removes the file that the first is about to rename to `run.json`."""
-    synced, others = os.fsync, list[Recorder]()
-
-    def begin_late(descriptor: int) -> None:
-        synced(descriptor)
-        monkeypatch.setattr(os, "fsync", synced)
-        others.append(record(tmp_path))
-
-    monkeypatch.setattr(os, "fsync", begin_late)
-    with pytest.raises(UsageError, match="was started again by another process"):
-        record(tmp_path)
-    log(others[0], 10, [1.0, 2.0])
 
 
 def test_the_row_that_shows_a_divergence_is_there_before_the_status(
