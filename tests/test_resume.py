@@ -25,50 +25,40 @@ from suite.envs.vector_env import Step, VectorEnv
 from suite.record.journal import Journal
 from suite.record.recorder import Recorder
 from suite.settings.command_line import run_main
-from tests.agents.trainings import module_of
+from tests.agents.trainings import module_of, tiny
 from tests.runs import Killed, flags, repeatable, run_json, tree
 
 pytestmark = pytest.mark.usefixtures("unchecked")
-REPORTS: dict[str, Any] = {"device": "cpu", "evaluation_episodes": 1}
-STEPS = REPORTS | {"seeds": (3, 4), "env_steps": 120, "num_envs": 2, "hidden_sizes": (16, 16)}
-STEPS |= {"batch_size": 8, "learning_starts": 30, "log_interval": 30, "evaluation_interval": 60}
-UNROLLS = REPORTS | {"task": "CartPole-v1", "env_steps": 320, "num_envs": 4, "hidden_sizes": (8,)}
-UNROLLS |= {"log_interval": 40, "evaluation_interval": 160}
-MINIBATCHES = {"unroll_length": 8, "num_minibatches": 2}
+FRAMES: dict[str, Any] = {
+    **{"task": "Breakout-v5", "convolutions": "a3c", "env_steps": 48, "num_envs": 2},
+    **{"log_interval": 16, "evaluation_rule": "training"},
+}
 REPLAY: dict[str, Any] = {"unroll_length": 8, "replay_start": 24, "replay_capacity": 48}
-SETTINGS: dict[str, dict[str, Any]] = {
-    "sac": STEPS | {"task": "InvertedPendulum-v4"},  # its episodes are short
-    "sac_alf": STEPS
-    | {"task": "Reacher-v4", "reward_weights": (0.5, 0.5), "prioritised_replay": True}
-    | {"seeds": (5,), "replay_capacity": 50},
-    "sac_discrete": STEPS
-    | {"task": "CartPole-v1", "policy": "critics", "replay_capacity": 60, "target_period": 10}
-    | {"evaluation_rule": "sampled", "evaluation_epsilon": 0.5},
-    "a2c": UNROLLS
-    | {"task": "Pendulum-v1", "normalise_observations": True, "learning_rate_decay_steps": 4_000}
-    | {"reward_normalisation": "discounted_returns"},
-    "ppo": UNROLLS
-    | MINIBATCHES
-    | {"reward_normalisation": "value_targets", "shared_trunk": True, "lstm_size": 6},
-    "impala": UNROLLS | MINIBATCHES | {"policy_lag": 3, "optimiser": "adam", "lstm_size": 6},
-    "acer": UNROLLS
-    | REPLAY
-    | {"task": "Breakout-v5", "env_steps": 48, "num_envs": 2, "log_interval": 16}
-    | {"evaluation_rule": "training", "convolutions": "a3c"},
-    "acer_continuous": UNROLLS
-    | REPLAY
-    | {"task": "InvertedPendulum-v4", "env_steps": 240, "num_envs": 2, "replay_ratio": 2.0}
-    | {"evaluation_interval": 120},
+CONFIGS: dict[str, Any] = {
+    "sac": tiny("sac", seeds=(3, 4), num_envs=2),
+    "sac_alf": tiny("sac_alf, options", num_envs=2, replay_capacity=50),
+    "sac_discrete": tiny(
+        "sac_discrete, critics",
+        replay_capacity=60,
+        evaluation_rule="sampled",
+        evaluation_epsilon=0.5,
+    ),
+    "a2c": tiny(
+        "a2c, continuous",
+        reward_normalisation="discounted_returns",
+        learning_rate_decay_steps=4_000,
+    ),
+    "ppo": tiny("ppo, recurrent", reward_normalisation="value_targets"),
+    "impala": tiny("impala, recurrent", policy_lag=3, optimiser="adam"),
+    "acer": tiny("acer", **REPLAY, **FRAMES),
+    "acer_continuous": tiny("acer_continuous", **REPLAY, num_envs=2),
 }
 """By agent; with the golden runs that are cut they use every kind of state."""
 
 
-CONFIGS = {agent: module_of(agent).Config(**settings) for agent, settings in SETTINGS.items()}
-
-
 def those(*agents: str) -> list[Any]:
     """Return parameters: these agents, and the others as further ones."""
-    further = [pytest.param(each, marks=pytest.mark.further) for each in SETTINGS]
+    further = [pytest.param(each, marks=pytest.mark.further) for each in CONFIGS]
     return [*agents, *(each for each in further if each.values[0] not in agents)]
 
 
