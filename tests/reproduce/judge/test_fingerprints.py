@@ -9,7 +9,6 @@ import pandas as pd
 import pytest
 
 from agents import AGENTS
-from reproduce.gather.references import first_evaluations
 from reproduce.judge import fingerprints
 from reproduce.judge.fingerprints import Pair
 from tests.messages import refused
@@ -63,15 +62,6 @@ def test_a_false_claim_is_found(hopper: Pair) -> None:
     false: Any = replace(hopper.config, policy_head_gain=1e-3)
     returns = fingerprints.untrained_returns(hopper.agent, false, fingerprints.SEEDS[:5])
     assert fingerprints.p_value(returns, hopper.theirs) < 1e-3
-
-
-def test_evidence_is_what_was_measured_before_the_first_update() -> None:
-    """The first evaluations of every run, if nothing was learned until then."""
-    before = first_evaluations("sac", "jaxrl", "Hopper-v4", 10_000)
-    assert before.size == 10
-    assert (before.min(), before.max()) == (14.62, 98.85)
-    assert first_evaluations("sac", "jaxrl", "Hopper-v4", 4_999).size == 0
-    assert first_evaluations("sac", "jaxrl", "Reacher-v4", 10_000).size == 0
 
 
 def test_one_source_is_measured_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
