@@ -31,9 +31,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tag, Tensor, nn
 from torch.multiprocessing.reductions import StorageWeakRef
-from torch.nn.utils import clip_grad
 from torch.overrides import TorchFunctionMode
-from torch.utils._foreach_utils import _group_tensors_by_device_and_dtype as group
 from torch.utils._pytree import tree_map
 
 from suite import session
@@ -437,17 +435,10 @@ def reads_nothing() -> Iterator[None]:
         thread.reads_nothing = False
 
 
-def grouped(*args: Any) -> dict[Any, Any]:
-    """Return tensors by device and type, as `clip_grad_norm_` asks for them."""
-    groups: Any = group(*args)
-    return {(of[0][0][0].device, kind): of for (_, kind), of in groups.items()}
-
-
 @contextlib.contextmanager
 def installed(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Have this GPU in the place of `cuda`, for trainings too."""
     monkeypatch.setattr(session, "use_device", lambda name, tf32: DEVICE)
-    monkeypatch.setattr(clip_grad, "_group_tensors_by_device_and_dtype", grouped)
     monkeypatch.setattr(torch.cuda, "CUDAGraph", Graph)
     monkeypatch.setattr(torch.cuda, "graph", captured)
     monkeypatch.setattr(torch.cuda, "set_device", move_to)
