@@ -213,8 +213,8 @@ def _plan(
 ) -> tuple[list[tuple[int, int, int]], list[tuple[int, list[int], list[int]]], list[int]]:
     """Return kernels' shapes, plain layers' steps, and the last map's two sides.
 
-    A shape is (filters, channels, size). A step is a stride, the padding of both ends of height and
-    width, and what their far ends have more.
+    A shape is (filters, channels, size). A step is a stride, the padding above and left, and what
+    is added to it below and right.
     """
     channels, *space = obs_shape
     shapes, steps = [], []
