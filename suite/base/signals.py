@@ -13,9 +13,10 @@ STOPS = (signal.SIGINT, signal.SIGTERM)
 
 @contextmanager
 def handled(
-    handle: Callable[[int, FrameType | None], object], numbers: Sequence[signal.Signals] = STOPS
+    handle: Callable[[int, FrameType | None], object] | signal.Handlers,
+    numbers: Sequence[signal.Signals] = STOPS,
 ) -> Iterator[None]:
-    """Let a function handle signals, and restore their handlers afterwards.
+    """Let a function handle signals, or ignore them, and restore their handlers afterwards.
 
     Signals that are ignored, as by `nohup`, stay so; outside the main thread nothing changes.
     """

@@ -11,7 +11,6 @@ import os
 import signal
 import subprocess
 import sys
-import threading
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
@@ -27,7 +26,7 @@ from rich.table import Table
 from rich.text import Text
 
 from suite.base.files import DAMAGED, read_plain
-from suite.base.signals import STOPS
+from suite.base.signals import handled
 from suite.record.manifest import stamp
 from suite.settings.command_line import printable
 
@@ -239,21 +238,14 @@ def train(file: str, module: str, argv: Sequence[str], runs: Runs) -> int:
     if in_cell or console.is_terminal:
         both = in_cell or sys.stderr.isatty()
         output = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT if both else None}
-    main = threading.current_thread() is threading.main_thread()
-    before = {number: signal.getsignal(number) for number in STOPS if main}
-    before = {number: old for number, old in before.items() if old != signal.SIG_IGN}
-    try:
-        if main:  # a terminal's Ctrl-C reaches both processes; the training hears our SIGTERM
-            signal.signal(signal.SIGINT, signal.SIG_IGN)
-        with subprocess.Popen(words, bufsize=0, **output) as run:
-            for number in before:
-                signal.signal(number, lambda *_: run.terminate())
-            on_screen = bool(output) and not in_cell
-            with Live(console=console, auto_refresh=False) if on_screen else nullcontext() as live:
-                _follow(run, curves, runs, live)
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
+    on_screen = bool(output) and not in_cell
+    with handled(lambda *_: run.terminate()):
+        # a terminal's Ctrl-C reaches both processes; the training hears our SIGTERM
+        with handled(signal.SIG_IGN, (signal.SIGINT,)):
+            run = subprocess.Popen(words, bufsize=0, **output)
+        live = Live(console=console, auto_refresh=False) if on_screen else nullcontext()
+        with run, live as screen:
+            _follow(run, curves, runs, screen)
     if not output:
         console.print(curves.shown)
     return run.returncode if run.returncode >= 0 else 128 - run.returncode

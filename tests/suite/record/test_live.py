@@ -3,6 +3,7 @@
 import contextlib
 import os
 import pty
+import signal
 import subprocess
 import sys
 import termios
@@ -164,23 +165,31 @@ def test_an_error_in_drawing_is_said_once_and_the_run_goes_on(
 
 
 @pytest.mark.long
+@pytest.mark.parametrize("stop", ["SIGTERM", "Ctrl-C"])
 def test_a_terminal_is_drawn_in_while_the_run_trains(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    stop: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Below what the run says; no line of it is lost."""
+    """Below what the run says; no line of it is lost.
+
+    Ctrl-C reaches the training, too, which is asked to stop only once: a second time would end it.
+    """
     words = ["--task=CartPole-v1", "--env-steps=200_000", "--log-interval=500"]
     command = [sys.executable, "-m", "agents.a2c", *words, f"--out={tmp_path}", "--plot"]
     monkeypatch.setenv("TERM", "xterm")
     ours, theirs = pty.openpty()
     termios.tcsetwinsize(theirs, (40, 100))
     said, is_asked = b"", False
-    with subprocess.Popen(command, cwd=ROOT, stdout=theirs, stderr=theirs) as process:
+    how: Any = {"cwd": ROOT, "stdout": theirs, "stderr": theirs, "process_group": 0}
+    with subprocess.Popen(command, **how) as process:
         os.close(theirs)
         with contextlib.suppress(OSError):  # it has ended
             while more := os.read(ours, 65_536):
                 said += more
                 if b"value_loss" in said and not is_asked:
-                    process.terminate()
+                    if stop == "Ctrl-C":
+                        os.killpg(process.pid, signal.SIGINT)
+                    else:
+                        process.terminate()
                     is_asked = True
     os.close(ours)
     assert process.returncode == 130
