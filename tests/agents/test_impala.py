@@ -43,7 +43,7 @@ TINY = tiny("impala")
 def random_columns(seed: int, steps: int = 9, num_envs: int = 6) -> dict[str, Any]:
     rng = np.random.default_rng(seed)
     log_rhos, rewards, values = rng.normal(size=(3, steps, num_envs))
-    terminations, truncations, valid = random_flags(rng, steps, num_envs)
+    terminations, truncations, _ = random_flags(rng, steps, num_envs)
     assert terminations[:-1].any()
     assert truncations[:-1].any()
     return {
@@ -53,7 +53,6 @@ def random_columns(seed: int, steps: int = 9, num_envs: int = 6) -> dict[str, An
         "values": values,
         "bootstrap_value": rng.normal(size=num_envs),
         "trace_mask": (~(terminations | truncations)).astype(float),
-        "valid": valid,
     }
 
 
@@ -86,10 +85,6 @@ def slow_vtrace(
     return vs, advantages
 
 
-def tensors(columns: dict[str, Any]) -> dict[str, Any]:
-    return {name: torch.from_numpy(c) for name, c in columns.items() if name != "valid"}
-
-
 @pytest.mark.parametrize(
     ("rho_bar", "pg_rho_bar", "c_bar", "lambda_"),
     [(1.0, 1.0, 1.0, 1.0), (2.0, 1.5, 0.7, 0.9), (None, None, None, 1.0), (0.5, None, 1.0, 0.0)],
@@ -102,7 +97,7 @@ def test_vtrace_equals_the_papers_double_sum(
     bounds = [math.inf if bound is None else bound for bound in (rho_bar, pg_rho_bar, c_bar)]
     vs, advantages = slow_vtrace(columns, bounds, lambda_)
     ours = impala.vtrace_from_importance_weights(
-        **tensors(columns),
+        **{name: torch.from_numpy(column) for name, column in columns.items()},
         clip_rho_threshold=rho_bar,
         clip_pg_rho_threshold=pg_rho_bar,
         clip_c_threshold=c_bar,
