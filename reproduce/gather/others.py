@@ -77,8 +77,10 @@ def read_curves(
                 raise UsageError(f"{name} does not say its task: give --task")
             rows = rows.assign(task=said["task"].rpartition("/")[2])
         if "seed" not in rows:
-            number = 1 + sum(other == rows["task"].iloc[0] for other, _ in owners)
-            rows = rows.assign(seed=int(said["seed"]) if said else number)
+            numbers = {
+                name: 1 + sum(other == name for other, _ in owners) for name in {*rows["task"]}
+            }
+            rows = rows.assign(seed=int(said["seed"]) if said else rows["task"].map(numbers))
         for run in set(rows[["task", "seed"]].itertuples(index=False, name=None)):
             if run in owners:
                 both = f"{owners[run]} and {name} are both {run[0]}, seed {run[1]}"
@@ -103,7 +105,9 @@ def _parts(path: Path, columns: Names, evaluated: bool) -> Iterator[Part]:
         if kept:
             yield from map(_evaluations, kept)
         elif path.match(MONITOR):
-            yield _monitors([path], path.parent.name)
+            if len(_environments(path.parent)) > 1 and path in _environments(path.parent):
+                raise UsageError(f"{path} is one environment of a run: name its folder")
+            yield _monitors([path], path.absolute().parent.name)
         else:
             yield from _csv(path, columns, evaluated)
         return
@@ -112,15 +116,20 @@ def _parts(path: Path, columns: Names, evaluated: bool) -> Iterator[Part]:
         more = f" and no {EVALUATIONS}" if evaluated else ""
         raise UsageError(f"{path} holds no {EVENTS} and no {MONITOR}{more}: name a CSV file")
     for folder in sorted(folders):
-        files = sorted(folder.glob(MONITOR))
-        envs = [file for file in files if file.name.partition(".")[0].isdecimal()]
+        files, envs = sorted(folder.glob(MONITOR)), _environments(folder)
         others = [file for file in files if file not in envs]
         if not files:
             yield _events(folder, columns, evaluated)
-        if envs:  # as SB3's `make_vec_env` names them
+        if envs:
             yield _monitors(envs, folder.name)
         for file in others:
             yield _monitors([file], folder.name if len(files) == 1 else file.name.partition(".")[0])
+
+
+def _environments(folder: Path) -> list[Path]:
+    """Return the files of a run's environments, as SB3's `make_vec_env` names them."""
+    files = sorted(folder.glob(MONITOR))
+    return [file for file in files if file.name.partition(".")[0].isdecimal()]
 
 
 def _monitors(files: Sequence[Path], name: str) -> Part:
@@ -129,10 +138,15 @@ def _monitors(files: Sequence[Path], name: str) -> Part:
     for file in files:
         first, _, rest = _text(file).partition("\n")
         try:
-            tasks.add(str(json.loads(first.removeprefix("#"))["env_id"]).rpartition("/")[2])
+            env_id = str(json.loads(first.removeprefix("#"))["env_id"])
             table = pd.read_csv(io.StringIO(rest), usecols=["r", "l"], dtype=np.float64)
         except (ValueError, KeyError, TypeError) as error:
             raise UsageError(f"{file} is no file of SB3's Monitor: {error}") from None
+        if "NoFrameskip" in env_id or env_id.startswith("ALE/"):
+            raise UsageError(
+                f"{file} counts frames, not decisions: judge TensorBoard's or a CSV file"
+            )
+        tasks.add(env_id.rpartition("/")[2])
         steps = table["l"].cumsum() * len(files)
         tables.append(pd.DataFrame({"env_steps": steps, "mean_return": table["r"]}))
     rows = pd.concat(tables).sort_values("env_steps", kind="stable").assign(episodes=True)

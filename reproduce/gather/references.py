@@ -440,4 +440,7 @@ def _comparable_table() -> pd.DataFrame:
         known = " or ".join(filter(None, PROTOCOLS))
         what = f"{row['source']}, {row['env_id']}, {row['task']}"
         raise UsageError(f"{path}: {what}: protocol must be {known}, not {row['protocol']!r}")
+    for row in table[table.duplicated(["agent", "source", "task", "protocol"])].to_dict("records"):
+        what = f"{row['agent']}, {row['source']}, {row['task']}"
+        raise UsageError(f"{path}: {what} has two lines: leave out one")
     return table

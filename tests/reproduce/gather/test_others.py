@@ -127,8 +127,20 @@ def test_other_columns_are_named(tmp_path: Path) -> None:
     assert found == [(CART, 1, 10, 1.0), (CART, 2, 10, 2.0)]
 
 
+def test_files_are_numbered_as_seeds_of_each_task(tmp_path: Path) -> None:
+    """A file may hold runs of several tasks."""
+    files = tmp_path / "x.csv", tmp_path / "y.csv"
+    files[0].write_text("task,env_steps,mean_return\nB,10,1\n")
+    files[1].write_text("task,env_steps,mean_return\nA,10,2\nB,10,3\n")
+    assert as_rows(*files) == [("B", 1, 10, 1.0), ("A", 1, 10, 2.0), ("B", 2, 10, 3.0)]
+
+
 @pytest.mark.parametrize(
-    "case", ["columns", "no task", "same seed", "no monitor", "no files", *ARCHIVES]
+    "case",
+    [
+        *("columns", "no task", "same seed", "no monitor", "one environment", "frames"),
+        *("no files", *ARCHIVES),
+    ],
 )
 def test_what_cannot_be_read_is_one_line(case: str, tmp_path: Path) -> None:
     """It names the file and the flag."""
@@ -143,6 +155,11 @@ def test_what_cannot_be_read_is_one_line(case: str, tmp_path: Path) -> None:
     if case == "no monitor":
         paths = [tmp_path / "monitor.csv"]
         paths[0].write_text("r,l,t\n1,1,1\n")
+    if case in ("one environment", "frames"):
+        paths = [tmp_path / "1.monitor.csv"]
+        write_monitor(paths[0], [(1.0, 10)], "PongNoFrameskip-v4" if case == "frames" else CART)
+    if case == "one environment":
+        write_monitor(tmp_path / "0.monitor.csv", [(1.0, 10)])
     if case == "no files":
         paths = [tmp_path / "empty"]
         paths[0].mkdir()

@@ -330,6 +330,10 @@ MISTAKES = {
     "a later beginning": (BY_SEED, "H\nnew,E,1,90,1\nnew,E,2,100,1\n"),
     "nobody's score": ("someone/scores.csv", "H\nnwe,E,100,9,9,2\n"),
     "a score by no rule": ("evaluated/scores.csv", "H\nnew,E,100,1,1,2\n"),
+    "one task twice": (
+        "comparable.csv",
+        "H\nnew,someone,E,T-v0,,,same\nnew,someone,F,T-v0,,,alike\n",
+    ),
     "two names": ("sources.csv", "H\njaxrl,JAXRL,\njaxrl,jax,\n"),
 }
 """Tables by what is wrong with them; H is a whole header."""
