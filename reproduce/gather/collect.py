@@ -90,10 +90,16 @@ def _config(directory: Path) -> dict[str, Any]:
 
 
 def curve(directory: Path, rule: str, env_steps: int) -> pd.DataFrame:
-    """Return a run's curve up to `env_steps`: columns `env_steps`, `mean_return`."""
+    """Return a run's curve up to `env_steps`: columns `env_steps`, `mean_return`.
+
+    Of a run that has not finished no window ends after its last episode.
+    """
     table = scored(directory, rule)
     if rule == "training" and len(table):
-        return window_means(table, env_steps)
+        last = table["env_steps"].max()
+        table = window_means(table, env_steps)
+        if (read_record(directory) or {}).get("status") != "finished":
+            env_steps = min(env_steps, last)
     return table[table["env_steps"] <= env_steps]
 
 

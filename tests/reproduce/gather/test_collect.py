@@ -14,7 +14,7 @@ from reproduce.gather import collect
 from reproduce.plan.grid import Plan
 from reproduce.plan.tables import read_table
 from reproduce.report.tables import COLUMNS
-from tests.reproduce.conftest import TASK, pendulum, record_run, recorded
+from tests.reproduce.conftest import TASK, pendulum, record_run, recorded, reseal
 
 
 def plan_of(runs_dir: Path, seeds: list[int], interval: int = 50, **asked: Any) -> Plan:
@@ -120,6 +120,18 @@ def test_a_curve_of_episodes_has_the_score_at_each_of_its_points(tmp_path: Path)
     assert table[list(expected)].to_dict() == expected
     assert not set(table.index) & {90, 120, 490, 560, 990, 1100}
     assert set(table.index) <= {10 * k for k in range(1, 101)}
+
+
+def test_a_curve_of_episodes_ends_where_an_unfinished_run_is(tmp_path: Path) -> None:
+    """The window (900, 1000] is not over after 910 steps."""
+    plan = plan_of(tmp_path, [1, 2])
+    rows = "905,10.0,9\n910,20.0,9\n"
+    for seed, status, last in ((1, "running", 910), (2, "finished", 1000)):
+        run = record_run(plan, TASK, seed, status=status)
+        (run / "episodes.csv").write_text("env_steps,episode_return,episode_length\n" + rows)
+        if status == "finished":
+            reseal(run)
+        assert collect.curve(run, "training", 1000)["env_steps"].max() == last
 
 
 def test_speed_excludes_the_warm_up(tmp_path: Path) -> None:
