@@ -59,10 +59,11 @@ def zero_of(
     """Return the zero of a task's scale beside a source.
 
     The untrained policy is the source's where it was evaluated before it learned, else ours. By
-    rule `training` the source has none: training episodes that ended so early are short ones.
+    rule `training` the source has none: training episodes that ended so early are short ones. Nor
+    has a baseline, whose own first update may come before ours.
     """
     ours = baseline_scores().get((task, protocol), Zero())
-    if source is not None and rule != "training":
+    if source is not None and rule != "training" and (agent, source) not in references.LENT:
         theirs = references.first_evaluations(agent, source, task, first_update_step - 1, protocol)
         ours = ours._replace(untrained=float(theirs.mean())) if theirs.size else ours
     return ours

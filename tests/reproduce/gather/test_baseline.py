@@ -11,9 +11,11 @@ import pytest
 from reproduce.gather import collect, references
 from reproduce.gather.baseline import with_baseline
 from reproduce.judge.outlook import why_no_reference
+from reproduce.judge.zero import zero_of
 from reproduce.plan import make
 from reproduce.plan.grid import Plan
 from reproduce.plan.make import make_plan
+from suite.envs.tasks import baseline_scores
 from tests.messages import check, refused
 from tests.reproduce.conftest import TASK, ReadFrom, Say, record_run, reseal, saved, scored
 
@@ -78,6 +80,14 @@ def test_a_baselines_score_is_that_of_its_own_report(tmp_path: Path) -> None:
         found = scored(plan.agent, plan.preset.judged_by, TASK, steps, plan.rule)
         folders = [theirs.directory / TASK / f"seed-{seed}" for seed in (1, 2, 3)]
         assert found.scores == tuple(collect.score(each, plan.rule, steps) for each in folders)
+
+
+def test_a_baseline_that_learned_before_our_first_update_is_no_zero(tmp_path: Path) -> None:
+    """Its evaluation at 10,000 steps is a learned one; our untrained policy is the scale's."""
+    run(grid(tmp_path))
+    plan = with_baseline(grid(tmp_path, "sac_alf", baseline="sac"))
+    zero = zero_of(plan.agent, plan.preset.judged_by, TASK, "", plan.rule, 15_000)
+    assert zero == baseline_scores()[TASK, ""]
 
 
 def test_a_baseline_may_be_evaluated_less_often_than_asked(tmp_path: Path) -> None:
