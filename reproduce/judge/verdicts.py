@@ -88,7 +88,6 @@ class Verdict:
 class Judged(NamedTuple):
     """Verdicts on a task by its declared seeds, and by all."""
 
-    declared_seeds: tuple[int, ...]
     declared: Verdict | None
     """Verdict by the declared seeds; None before each of them has a score."""
     shown: Verdict
@@ -258,7 +257,7 @@ def judge_declared(
     left_out = scale.nothing_learned or scale.obstacle
     if not left_out and not inference.counts_in_suite(shown.theirs, shown.zero_score):
         left_out = "its reference is within two standard deviations of the zero"
-    return Judged(tuple(declared_seeds), declared, shown, is_exploratory, left_out)
+    return Judged(declared, shown, is_exploratory, left_out)
 
 
 def judge_suite(
@@ -379,7 +378,7 @@ def _notes(judged: Judged, statuses: pd.Series, scored: set[int]) -> list[str]:
     """Return what is to be said of a task whose runs ended so, by seed; `scored` have a score."""
     notes = [judged.shown.note]
     if judged.is_exploratory and judged.declared:
-        declared = counted(len(judged.declared_seeds), "declared seed")
+        declared = counted(judged.declared.num_seeds, "declared seed")
         notes.append(f"by its {declared}: {judged.declared.verdict}")
     are_counted = scored.issuperset(statuses.index[statuses == "diverged"])
     how = "counted as a random policy" if are_counted else "left out: no random score is known"

@@ -19,7 +19,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from reproduce import ROOT
 from reproduce.speed import Finding, workloads
-from reproduce.speed.workloads import UPDATES, Work, build, count_flops
+from reproduce.speed.workloads import UPDATES, Work, build
 from suite.base.errors import UsageError
 from suite.base.files import write_json
 
@@ -79,6 +79,8 @@ def count(repeat: Work) -> Counts:
     convolutions, `synchronisations` with the host, `allocations` and `allocated_bytes` of torch's
     memory, and `growth_bytes`, which are not freed.
     """
+    from torch.utils.flop_counter import FlopCounterMode  # slow to import
+
     for _ in range(3):  # optimisers make their state at the first step
         repeat()
     with _Operators() as operators, _Readings() as readings:
@@ -86,9 +88,11 @@ def count(repeat: Work) -> Counts:
     _allocations(repeat)  # the profiler counts the release of what it has seen made
     allocations = _allocations(repeat)
     made = [size for size in allocations if size > 0]
+    with FlopCounterMode(display=False) as flops:
+        repeat()
     return {
         "operators": dict(sorted(operators.counts.items())),
-        "flops": count_flops(repeat),
+        "flops": flops.get_total_flops(),
         "synchronisations": operators.num_synchronising + readings.count,
         "allocations": len(made),
         "allocated_bytes": sum(made),

@@ -40,15 +40,6 @@ Work = Callable[[], object]
 Builder = Callable[[], Work]
 
 
-def count_flops(repeat: Work) -> int:
-    """Return the floating-point operations of matrix products and convolutions in `repeat`."""
-    from torch.utils.flop_counter import FlopCounterMode  # slow to import
-
-    with FlopCounterMode(display=False) as counter:
-        repeat()
-    return counter.get_total_flops()
-
-
 def adapter(task: str, num_envs: int) -> Work:
     """Make a vector step through the adapter, simulator included."""
     env = VectorEnv(find_task(task), environment_seeds([1], num_envs, "benchmark"))
@@ -140,8 +131,7 @@ def update_ppo() -> Work:
     learner = ppo.make_learner(config, CARTPOLE, CPU)
     batch = _unroll(config, CARTPOLE).transitions()
     memory = torch.zeros(config.num_envs, 0)
-    name = "with_advantages" if hasattr(ppo, "with_advantages") else "judge"  # as above
-    rows = getattr(ppo, name)(learner, config, batch, memory)
+    rows = ppo.with_advantages(learner, config, batch, memory)
     return lambda: ppo.update(learner, config, rows, memory, 1e-4, 0.2)
 
 
