@@ -168,7 +168,8 @@ def holm(p_values: Float[np.ndarray, " tests"]) -> Float[np.ndarray, " tests"]:
     """Adjust p-values for the number of tests (Holm 1979); NaN marks a missing test and stays NaN.
 
     Rejecting where the adjusted value is at most 0.05 keeps the probability of any false
-    rejection among all tests at 5 %, whatever their dependence.
+    rejection among all tests at 5 %, whatever their dependence, if each p-value is true. Those of
+    three seeds against ten runs are too small far out: see `docs/error_rates.md`.
     """
     tested = np.flatnonzero(~np.isnan(p_values))
     values = p_values[tested]
