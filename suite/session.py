@@ -1,5 +1,7 @@
 """The frame of every training loop: device, environments, evaluations, logs and policies."""
 
+import math
+import time
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import replace
 from importlib import import_module
@@ -37,6 +39,8 @@ Store = Callable[[np.ndarray, np.ndarray, Step], None]
 """Stores observations `[S, N, *obs]`, the actions taken on them and their outcome."""
 WeightsOf = Callable[[int], Mapping[str, Tensor]]
 """Maps a seed's index to its policy's tensors by name."""
+ONE_REQUEST_SECONDS = 1.0
+"""A scheduler signals an agent and its harness, which then signals the agent, too."""
 
 
 class Session:
@@ -358,14 +362,18 @@ def _train_and_draw(file: str, train: Any, argv: Sequence[str], config: Any, out
 def _train(config: Any, recorder: Recorder, train: Callable[[Any, Recorder], object]) -> int:
     """Train and finish. Ctrl-C or SIGTERM ends it after a checkpoint, a second one at once.
 
+    Signals within `ONE_REQUEST_SECONDS` are one.
+
     Returns:
         the exit status: 0, or 2 if a seed diverged.
     """
+    asked = math.inf
 
     def stop(number: int, frame: FrameType | None) -> None:
-        if recorder.is_stopping:
+        nonlocal asked
+        if time.monotonic() > asked + ONE_REQUEST_SECONDS:
             raise KeyboardInterrupt
-        recorder.is_stopping = True
+        asked, recorder.is_stopping = min(asked, time.monotonic()), True
 
     try:
         with handled(stop):

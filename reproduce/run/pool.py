@@ -5,7 +5,6 @@ and shares the queue, the leases and the ends of runs.
 """
 
 import contextlib
-import re
 import shlex
 import signal
 import tempfile
@@ -21,6 +20,7 @@ from reproduce.plan.grid import Group, Plan, Run
 from reproduce.plan.status import (
     changed_sources,
     check_extensions,
+    companions,
     name_of_settings,
     refuse_mixture,
     run_of,
@@ -38,12 +38,12 @@ from suite.record.records import read_record
 from suite.settings.command_line import printable
 
 POLL_SECONDS = 0.5
+TERMINATIONS = (signal.SIGTERM, signal.SIGHUP)
+"""They stop the launcher as Ctrl-C does: no process is left behind."""
 STOP_SECONDS = 30.0
 """Time for agents that are asked to stop: their step or evaluation, then a checkpoint."""
 LOG_LINES = 12
-NO_SPACE_LEFT = re.compile(
-    "|".join(re.escape(f"[Errno {number}]") for number in NO_SPACE) + "|No space left on device"
-)
+NO_SPACE_LEFT = (*(f"[Errno {number}]" for number in NO_SPACE), "No space left on device")
 
 
 def launch(plan: Plan, watch: Callable[[Board], None]) -> Board:
@@ -60,15 +60,10 @@ def launch(plan: Plan, watch: Callable[[Board], None]) -> Board:
         pool = RayPool(plan)
     else:
         pool = Pool(plan)
-    with handled(_interrupt, (signal.SIGTERM, signal.SIGHUP)):
+    with handled(signal.default_int_handler, TERMINATIONS):
         pool.run(watch)
     watch(pool.board)
     return pool.board
-
-
-def _interrupt(*_: object) -> None:
-    """Let SIGTERM and SIGHUP stop the launcher as Ctrl-C does: no process is left behind."""
-    raise KeyboardInterrupt
 
 
 @dataclass(eq=False)
@@ -126,8 +121,12 @@ class Pool:
                 ours = [run for run in group if self._leases.claim(run.directory)]
                 theirs = tuple(run for run in group if run not in ours)
                 if theirs:
-                    self._waiting.append(theirs)
                     self._leave(theirs)
+                    if companions(group[0], {run.directory: run for run in group}):
+                        for run in ours:  # a checkpoint fits all its seeds, or none
+                            self._leases.release(run.directory)
+                        ours, theirs = [], group
+                    self._waiting.append(theirs)
                 todo = [run for run in ours if run.has_ended or not self._has_ended_elsewhere(run)]
                 if all(run.has_ended for run in todo):
                     self._settle(todo)
@@ -217,16 +216,13 @@ class Pool:
                 self._put_back(worker)
                 continue
             end = worker.agent.poll()  # before the last rows are read
-            for row in self._rows(worker):
-                read_progress(row)
+            for run in worker.group:
+                read_progress(self._row_of[run.key])
             if end:
                 self._end(worker, end)
         for row in self.board.rows:
             if row.state == "elsewhere":
                 read_progress(row)
-
-    def _rows(self, worker: Worker) -> list[Progress]:
-        return [self._row_of[run.key] for run in worker.group]
 
     def _end(self, worker: Worker, end: End) -> None:
         worker.agent.kill()
@@ -238,7 +234,7 @@ class Pool:
             reason = f"killed by {killer}" if status < 0 else f"exit {status}"
             if _is_out_of_space(lines, worker.group[0].directory):
                 reason = f"no space: {reason}"
-        for row in self._rows(worker):
+        for row in (self._row_of[run.key] for run in worker.group):
             if not _has_result(row, lines):
                 _fail_recorded(row, worker.command, reason, lines)
             self._leases.release(row.run.directory)
@@ -276,17 +272,18 @@ class Pool:
 
         beating = threading.Thread(target=beat, daemon=True)
         beating.start()
-        try:
-            for worker in self._workers:
-                worker.agent.terminate()
-            until = time.monotonic() + STOP_SECONDS
-            for worker in self._workers:
-                worker.agent.kill(grace_seconds=max(0.0, until - time.monotonic()))
-        finally:
-            over.set()
-            beating.join()
-        for row in self.board.rows:
-            self._leases.release(row.run.directory)
+        with handled(signal.SIG_IGN, TERMINATIONS):  # a second Ctrl-C does not wait
+            try:
+                for worker in self._workers:
+                    worker.agent.terminate()
+                until = time.monotonic() + STOP_SECONDS
+                for worker in self._workers:
+                    worker.agent.kill(grace_seconds=max(0.0, until - time.monotonic()))
+            finally:
+                over.set()
+                beating.join()
+            for row in self.board.rows:
+                self._leases.release(row.run.directory)
 
 
 def _has_result(row: Progress, log: Sequence[str]) -> bool:
@@ -319,14 +316,18 @@ def _fail_recorded(row: Progress, command: Sequence[str], reason: str, log: Sequ
 
 
 def _write_record(run: Run, record: dict[str, Any]) -> None:
-    """Write a run's record; on a full disk the old one stays, which also states no end."""
-    with contextlib.suppress(OSError):
+    """Write a run's record.
+
+    On a full disk, or with entries that are no JSON, the old one stays, which also states no end.
+    """
+    with contextlib.suppress(OSError, ValueError):
         write_json(run.directory / "run.json", record)
 
 
 def _is_out_of_space(log: Sequence[str], directory: Path) -> bool:
     """Return whether a run ended for lack of space: its log says so, or nothing can be written."""
-    if NO_SPACE_LEFT.search("\n".join(log[-LOG_LINES:])):
+    said = "\n".join(log[-LOG_LINES:])
+    if any(text in said for text in NO_SPACE_LEFT):
         return True
     try:
         with tempfile.TemporaryFile(dir=directory) as file:

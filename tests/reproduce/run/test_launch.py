@@ -8,6 +8,7 @@ import json
 import os
 import signal
 import sys
+import threading
 import time
 from collections.abc import Iterator
 from dataclasses import replace
@@ -20,6 +21,7 @@ from reproduce.plan.grid import Plan
 from reproduce.plan.make import make_plan
 from reproduce.plan.status import check_extensions
 from reproduce.run import pool as pooling
+from reproduce.run.lease import Leases
 from reproduce.run.pool import launch
 from reproduce.run.processes import start_time
 from reproduce.run.progress import Board
@@ -227,6 +229,42 @@ def test_signals_stop_everything(number: signal.Signals, tmp_path: Path, stand_i
     assert not any(map(start_time, pids))
     assert signal.getsignal(number) == before
     assert [run.status for run in plan.runs()] == ["finished", "planned", "planned", "planned"]
+
+
+def test_a_second_request_to_end_takes_no_agent_its_time(tmp_path: Path, stand_in: StandIn) -> None:
+    """A scheduler may signal the harness twice: its agents still write their checkpoints."""
+    late = "time.sleep(1); print('a checkpoint', flush=True); sys.exit()"
+    stand_in({1: f"signal.signal(signal.SIGTERM, lambda *_: exec({late!r})); {SLEEP}"})
+    plan = pendulum(tmp_path, [1])
+
+    def interrupt(board: Board) -> None:
+        if pids_of(plan, 1, board):
+            threading.Timer(0.5, os.kill, (os.getpid(), signal.SIGTERM)).start()
+            os.kill(os.getpid(), signal.SIGTERM)
+
+    with pytest.raises(KeyboardInterrupt):
+        launch(plan, interrupt)
+    assert "a checkpoint" in (plan.directory / TASK / "seeds-1.log").read_text()
+    assert not list((plan.directory / TASK).glob("*.lease"))
+
+
+def test_seeds_of_a_checkpoint_wait_for_one_that_runs_elsewhere(
+    tmp_path: Path, stand_in: StandIn
+) -> None:
+    """A checkpoint fits all seeds of its process: no part of them is started."""
+    plan = dataclasses.replace(pendulum(tmp_path, [1, 2, 3]), device="cuda")
+    first = record_run(plan, TASK, 1, {900: 5.0}, status="running", seeds=(1, 2))
+    (first / "checkpoint").mkdir()
+    stand_in({1: "end(folders[1], 'finished'); " + FINISH, 3: FINISH})
+    other = Leases(plan.directory)
+    assert other.claim(first.with_name("seed-2"))
+
+    def watch(board: Board) -> None:
+        if board.count("finished"):
+            other.release(first.with_name("seed-2"))
+
+    assert launch(plan, watch).count("finished") == 3
+    assert {path.name for path in first.parent.glob("*.log")} == {"seeds-1-2.log", "seeds-3.log"}
 
 
 @pytest.mark.parametrize("why", ["Ctrl-C, ignored", "an error of the watcher", "no folder"])
