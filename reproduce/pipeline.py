@@ -18,7 +18,8 @@ from reproduce.plan.declared import PLAN, declared_in, read_plan
 from reproduce.plan.grid import Plan, Run
 from reproduce.plan.make import commands
 from reproduce.plan.request import RUNS
-from reproduce.plan.status import Older, by_task, runs_of
+from reproduce.plan.status import Older, by_task
+from reproduce.plan.tables import runs_of
 from reproduce.report import figures, frames
 from reproduce.report.page import FIGURES, write_page
 from reproduce.report.tables import COLUMNS, records
@@ -41,7 +42,7 @@ def gather(
     tasks = {name: find_task(name, plan.protocol) for name in plan.tasks}
     known = baseline_scores()
     randoms = {n: known.get((n, t.protocol), Zero()).random for n, t in tasks.items()}
-    found = runs_of(plan, reads_tables=True)
+    found = runs_of(plan)
     recorded = collect.collect(plan, found, failures, randoms)
     scales = {n: scale_of(plan.agent, judge, plan.config_of(n), steps[n]) for n in tasks}
     begun = {task for task, _ in declared_in(read_plan(plan.directory / PLAN))}
@@ -192,7 +193,7 @@ def tally(runs: pd.Series) -> str:
 def _describe(plan: Plan, verdicts: pd.DataFrame) -> dict[str, Any]:
     records = [record for run in plan.runs() if (record := read_record(run.directory))]
     ends = [str(record["ended_at"]) for record in records if record.get("ended_at")]
-    first = records[0] if records else {}
+    first = next((record for record in records if "machine" in record), {})
     config = dataclasses.asdict(plan.config)
     other: dict[str, Any] = {"workers": None, "track": "", "open": False}
     other |= {"runs_dir": RUNS} if plan.behaviours else {}  # published runs are made in `runs`

@@ -18,7 +18,7 @@ from reproduce.gather import collect
 from reproduce.gather.baseline import mean_curves, single_runs
 from reproduce.plan.grid import Plan
 from reproduce.plan.make import commands
-from reproduce.plan.status import runs_of
+from reproduce.plan.tables import runs_of
 from suite.base.errors import UsageError
 from suite.base.files import write_atomically
 from suite.record.records import read_record
@@ -38,7 +38,7 @@ def publish(plan: Plan) -> Path:
     What was published of other agents, suites and tasks stays. Every run must be finished.
     """
     check_publishable(plan)
-    runs = collect.collect(plan, runs_of(plan, reads_tables=True))["runs"]
+    runs = collect.collect(plan, runs_of(plan))["runs"]
     for row in runs[runs["status"] != "finished"].to_dict("records"):
         raise UsageError(
             f"{row['task']} seed {row['seed']} is {row['status']}: a reference needs every run"

@@ -167,7 +167,7 @@ def collect(
     Every run has a row in `runs`. A run that ended has a score; a diverged one that of
     a random policy, if known: its own is unknown, and leaving it out would flatter the mean.
 
-    `runs` are those of `status.runs_of`, reading their tables; `failures`, errors that the launcher
+    `runs` are those of `tables.runs_of`; `failures`, errors that the launcher
     knows: on a full disk a run cannot record its own; `random_scores` are by task.
     """
     holders, found = Holders(), {name: list[Any]() for name in COLUMNS}

@@ -14,7 +14,7 @@ from reproduce import ROOT
 from reproduce.plan import speeds
 from reproduce.plan.places import Cluster, default_workers, gpus_of
 from reproduce.plan.request import Request
-from reproduce.plan.status import Code, Run, companions, runs_of
+from reproduce.plan.status import Code, Run, companions, run_of
 from suite.base.hardware import behaviour, num_cores, sources, uncommitted
 from suite.envs.tasks import Protocol
 from suite.settings.presets import Preset
@@ -160,8 +160,9 @@ class Plan(Request):
         return speed and speeds.run_seconds(speed, config)
 
     def runs(self) -> list[Run]:
-        """Return every run as `status.runs_of` finds it now."""
-        return runs_of(self)
+        """Return every run with its present status, tasks in order, seeds within; as `run_of`."""
+        wanted = ((task, n) for task in self.tasks for n in self.seeds[: self.num_seeds[task]])
+        return [run_of(self, task, seed) for task, seed in wanted]
 
     def groups(self, runs: Sequence[Run] | None = None) -> list[Group]:
         """Return the runs still to be made, those of one process together: one per seed.

@@ -5,7 +5,9 @@ source's settings on one task. Its speeds are scaled by how fast this machine mu
 """
 
 import csv
+import statistics
 import time
+import timeit
 from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
@@ -102,18 +104,16 @@ def relative_speed(speed: Speed) -> float:
 
 @cache
 def products_per_second() -> float:
-    """Return how many products of two matrices one core makes in a second; takes a tenth of one."""
+    """Return how many products of two matrices one core makes in a second of its own time."""
     import torch
 
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
-    matrix, times, end = torch.ones(MATRIX_SIZE, MATRIX_SIZE), [], time.perf_counter() + 0.1
-    while not times or time.perf_counter() < end:
-        before = time.perf_counter()
-        torch.mm(matrix, matrix)
-        times.append(time.perf_counter() - before)
+    matrix = torch.ones(MATRIX_SIZE, MATRIX_SIZE)
+    product = timeit.Timer(lambda: torch.mm(matrix, matrix), timer=time.thread_time)
+    times = product.repeat(repeat=50, number=1)
     torch.set_num_threads(threads)
-    return 1.0 / sorted(times)[len(times) // 2]
+    return 1.0 / statistics.median(times)
 
 
 def side_by_side(seconds: Sequence[float | None], number: int) -> float | None:

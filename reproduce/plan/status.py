@@ -96,24 +96,6 @@ def with_status(run: Run, record: Mapping[str, Any] | None) -> Run:
     return replace(run, status=record["status"], error=error)
 
 
-def runs_of(plan: "Plan", *, reads_tables: bool = False) -> list[Run]:
-    """Return every run with its present status, tasks in order, seeds within; as `run_of`.
-
-    With `reads_tables`, which takes longer, a run whose tables cannot be used is `damaged`, too.
-    """
-    wanted = ((task, n) for task in plan.tasks for n in plan.seeds[: plan.num_seeds[task]])
-    runs = [run_of(plan, task, seed) for task, seed in wanted]
-    if not reads_tables:
-        return runs
-    from reproduce.plan.tables import defect_of  # imports pandas
-
-    defects = [defect_of(run.directory) for run in runs]
-    return [
-        replace(run, status="damaged", remark=defect) if defect else run
-        for run, defect in zip(runs, defects, strict=True)
-    ]
-
-
 def run_of(plan: "Plan", task: str, seed: int) -> Run:
     """Return a run as its folder says; a `UsageError` if other settings made it."""
     folder = plan.directory / folder_of(task) / f"seed-{seed}"
@@ -237,7 +219,7 @@ def _obstacle(plan: "Plan", run: Run, record: Mapping[str, Any]) -> str:
     seeds = record["config"].get("seeds", [run.seed])
     together = plan.device != "cpu" and plan.preset.seeds_together
     planned = plan.seeds[: plan.num_seeds[run.task]] if together else (run.seed,)
-    if not set(seeds) <= set(planned):
+    if not all(seed in planned for seed in seeds):
         return f"it was trained in one process with seeds {' '.join(map(str, seeds))}"
     if (run.directory / BEST / POLICY[0]).exists() != plan.keep_best:
         return f"it was begun with{'out' * plan.keep_best} --keep-best"

@@ -2,11 +2,14 @@
 
 import errno
 import io
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pandas as pd
 
+from reproduce.plan.grid import Plan
+from reproduce.plan.status import Run
 from suite.base.errors import UsageError
 from suite.base.files import DAMAGED, read_plain
 from suite.record.recorder import EPISODE_COLUMNS
@@ -61,7 +64,13 @@ def read_table(path: Path) -> pd.DataFrame:
     return table
 
 
-def defect_of(directory: Path) -> str:
+def runs_of(plan: Plan) -> list[Run]:
+    """Return a plan's runs; one whose tables cannot be used is `damaged`, too."""
+    found = ((run, _defect_of(run.directory)) for run in plan.runs())
+    return [replace(run, status="damaged", remark=why) if why else run for run, why in found]
+
+
+def _defect_of(directory: Path) -> str:
     """Return why a run's tables cannot be used; empty if they can."""
     try:
         for name in EXPECTED:

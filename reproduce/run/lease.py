@@ -17,7 +17,14 @@ from filelock import FileLock
 
 from reproduce.run.processes import pid_space, start_time
 from suite.base.errors import UsageError
-from suite.base.files import open_regular, read_json, remove_torn, to_json, write_atomically
+from suite.base.files import (
+    check_inside,
+    open_regular,
+    read_json,
+    remove_torn,
+    to_json,
+    write_atomically,
+)
 
 HEARTBEAT_SECONDS = 15.0
 LATE_SECONDS = 600.0
@@ -90,6 +97,7 @@ class Leases(Holders):
         directory.mkdir(parents=True, exist_ok=True)
         remove_torn(directory, TORN_SECONDS)
         self._directory, self._settings = directory, settings
+        check_inside(directory, directory / LOCK)
         self.lock = FileLock(directory / LOCK)
         self._ours: dict[Path, int] = {}  # an open file, so that no other's lease is ever touched
         self._last_beat = time.monotonic()

@@ -1,5 +1,6 @@
 """The view of running runs: a live table, or plain lines without a terminal."""
 
+import math
 import time
 from typing import TYPE_CHECKING
 
@@ -29,7 +30,7 @@ TAKEN = 6
 
 def duration(seconds: float | None) -> str:
     """Return a duration in words, for example `1 h 05 min`; `measuring` where it is None."""
-    if seconds is None:
+    if seconds is None or not math.isfinite(seconds):
         return "measuring"
     minutes, rest = divmod(round(seconds), 60)
     if minutes < 1:

@@ -126,18 +126,14 @@ class Parser(argparse.ArgumentParser):
         options, unknown = self.parse_known_args(argv)
         flags = [word for word in unknown if word.startswith("-")]
         if flags:
-            flag = flags[0].partition("=")[0]
-            advice = nearest(flag, self.flags())
-            if self.hint and near(flag, self.flags()) is None:
+            flag, known = flags[0].partition("=")[0], self._option_string_actions
+            advice = nearest(flag, known)
+            if self.hint and near(flag, known) is None:
                 advice = self.hint
             raise UsageError(f"unknown option {flag}{advice}")
         if unknown:
             raise UsageError(f"unexpected argument {unknown[0]!r}")
         return options
-
-    def flags(self) -> list[str]:
-        """Return every flag this parser knows."""
-        return [flag for action in self._actions for flag in action.option_strings]
 
 
 class _Setting(argparse.Action):
@@ -262,7 +258,7 @@ def whole_numbers(text: str) -> list[int]:
     """Return whole numbers from a command line: 3, or 1,2,3, or from 1 to 3 as 1-3."""
     numbers: list[int] = []
     for part in text.split(","):
-        ends = re.fullmatch(r"([0-9]+)-([0-9]+)", part)
+        ends = re.fullmatch(r"([0-9]{1,18})-([0-9]{1,18})", part)
         if ends and int(ends[2]) - int(ends[1]) >= MANY:
             raise argparse.ArgumentTypeError(f"{text!r} are more than {MANY:,}")
         if ends and int(ends[1]) <= int(ends[2]):

@@ -21,7 +21,8 @@ from reproduce.plan import grid as planning
 from reproduce.plan.grid import Maker, Plan
 from reproduce.plan.make import make_plan, save_plan
 from reproduce.plan.request import add_flags, read_request
-from reproduce.plan.status import Run, runs_of
+from reproduce.plan.status import Run
+from reproduce.plan.tables import runs_of
 from reproduce.report import figures, page
 from reproduce.run import pool as pooling
 from reproduce.run.processes import End
@@ -78,7 +79,7 @@ def make_report(plan: Plan) -> pd.DataFrame:
 
 def recorded(plan: Plan, *more: Any) -> dict[str, pd.DataFrame]:
     """The tables of a plan's runs so far; `more` as for `collect`: failures, random scores."""
-    return collect(plan, runs_of(plan, reads_tables=True), *more)
+    return collect(plan, runs_of(plan), *more)
 
 
 @pytest.fixture(autouse=True)

@@ -18,7 +18,18 @@ from reproduce.plan.status import run_of
 from reproduce.report.tables import COLUMNS
 from reproduce.run.lease import Leases
 from suite.envs.tasks import find_task
-from tests.reproduce.conftest import Say, make_report, record_run, recorded, saved, scored
+from tests.reproduce.conftest import (
+    NEVER_BEGUN,
+    TASK,
+    Say,
+    make_report,
+    pendulum,
+    record_run,
+    recorded,
+    reseal,
+    saved,
+    scored,
+)
 from tests.runs import tree
 
 HOPPER, ANT, STEPS = "Hopper-v4", "Ant-v4", 1_000_000
@@ -173,6 +184,20 @@ def test_failed_and_diverged_runs_are_seen_everywhere(tmp_path: Path, say: Say) 
     assert status == 2
     assert f"{HOPPER} seed 4 failed exit 1: no memory\nno memory\n" in said
     assert f"{HOPPER} seed 5 diverged non-finite critic_loss" in said
+
+
+@pytest.mark.usefixtures("undrawn")
+def test_a_reports_machine_is_that_of_its_runs(tmp_path: Path) -> None:
+    """Also where the first run failed before it wrote its own record."""
+    plan = pendulum(tmp_path, [1, 2])
+    folder = record_run(plan, TASK, 2)
+    machine = json.loads((folder / "run.json").read_text())["machine"]
+    reseal(folder, machine=machine | {"cpu": "Far away"})
+    first = folder.with_name("seed-1")
+    first.mkdir()
+    (first / "run.json").write_text(json.dumps(NEVER_BEGUN))
+    make_report(plan)
+    assert json.loads((plan.directory / "report.json").read_text())["hardware"]["cpu"] == "Far away"
 
 
 @pytest.mark.usefixtures("undrawn")

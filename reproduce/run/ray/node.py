@@ -94,8 +94,6 @@ def work(order: Order) -> Iterator[str | Sent | End]:
                     stopping = True
                     process.terminate()
                 end = process.poll()
-                if end:
-                    process.kill()
                 now = checkpoint_of(runs[0])
                 if not is_shared and (end or now != sent):
                     files = read_folders(runs) if end else read_while_written(runs)

@@ -146,6 +146,8 @@ def _init(ray: Any, address: str | None, options: dict[str, Any]) -> None:
         thread.join(CONNECT_SECONDS)
     if not errors:
         raise _unreachable(address, f"no answer within {CONNECT_SECONDS:.0f} s")
+    if errors[0] and not isinstance(errors[0], Exception):  # Ctrl-C
+        raise errors[0]
     if errors[0]:
         raise _unreachable(address, _first_line(errors[0]).rstrip(".")) from errors[0]
 

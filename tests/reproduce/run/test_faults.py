@@ -35,6 +35,7 @@ from reproduce.run.pool import launch
 from reproduce.run.progress import OVER, Board
 from suite.base.errors import UsageError
 from suite.record import manifest
+from tests.messages import refused
 from tests.reproduce.conftest import TASK, StandIn, pendulum, record_run, recorded
 from tests.reproduce.run.boards import FINISH, ends, ignore, wait_for
 
@@ -185,9 +186,9 @@ def test_a_harness_with_other_settings_is_refused(tmp_path: Path, stand_in: Stan
     assert not (plan.directory / "plan.json").exists()
     stand_in({2: FINISH, 3: FINISH})
     other = dataclasses.replace(other, seeds=(2,), num_seeds={TASK: 1})
-    refused = ends(launch(other, ignore))
-    assert refused[2][0] == "failed"
-    assert "not started: a harness with other settings" in refused[2][1]
+    state, why = ends(launch(other, ignore))[2]
+    assert state == "failed"
+    assert "not started: a harness with other settings" in why
     alike = dataclasses.replace(plan, seeds=(3,))
     assert ends(launch(alike, ignore)) == {3: ("finished", "")}
     assert executions(plan) == Counter({1: 1, 3: 1})
@@ -238,6 +239,13 @@ def write_foreign_lease(run: Path) -> Path:
     aside.write_text(json.dumps({"host": "far", "pid": os.getpid(), "machine": "another"}))
     aside.replace(lease)
     return lease
+
+
+def test_a_link_in_the_place_of_the_lock_is_refused(tmp_path: Path) -> None:
+    """It would be opened to be written."""
+    (tmp_path / ".lock").symlink_to(tmp_path / "elsewhere")
+    with refused():
+        Leases(tmp_path)
 
 
 def test_a_foreign_lease_needs_heartbeats(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -371,7 +379,7 @@ for process in (0, {os.getpid()}):  # from now on neither it nor the harness can
 def test_every_damage_to_a_finished_run_is_found(times: int, tmp_path: Path) -> None:
     """A flipped bit or a cut at any place of any file, its manifest and its record among them.
 
-    A file that is gone is damage, too; where it is `run.json`, the manifest tells of it.
+    A file that is gone, or a folder, is damage, too; of `run.json` the manifest tells it.
     """
     plan = pendulum(tmp_path, [1])
     folder = record_run(plan, TASK, 1, {step: step / 3 for step in range(50, 1001, 50)})
@@ -404,6 +412,9 @@ def test_every_damage_to_a_finished_run_is_found(times: int, tmp_path: Path) -> 
     for path, content in whole.items():
         path.unlink()
         assert [run.status for run in plan.runs()] == ["damaged"]
+        path.mkdir()  # no more to be read than a pipe
+        assert [run.status for run in plan.runs()] == ["damaged"]
+        path.rmdir()
         path.write_bytes(content)
 
 

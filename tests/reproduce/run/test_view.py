@@ -2,6 +2,7 @@
 
 import dataclasses
 import io
+import math
 import re
 import time
 from pathlib import Path
@@ -139,6 +140,7 @@ def test_totals_stay_in_sight_of_sixty_runs_in_eighteen_rows(clock: list[float])
     ("seconds", "words"),
     [
         (None, "measuring"),
+        (math.inf, "measuring"),  # of a speed that is all but 0
         (59.4, "59 s"),
         (59.6, "1 min 00 s"),
         (3599.4, "59 min 59 s"),
