@@ -45,7 +45,8 @@ def play(
         episodes: environments per seed, each of which plays one episode.
         stream: name of the random stream that seeds the simulators.
         num_threads: simulator threads; returns do not depend on it.
-        memory: what `act` remembers (of `suite.nets.recurrence`); it begins empty. None: nothing.
+        memory: what `act` remembers, such as a recurrent `Policy.memory`; it begins empty. None:
+            nothing.
     """
     env_seeds = environment_seeds(seeds, episodes, stream, env_steps)
     env = VectorEnv(task, env_seeds, num_threads=num_threads)

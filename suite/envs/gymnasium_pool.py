@@ -124,7 +124,9 @@ def describe(name: str) -> Task:
 
 def _find(name: str) -> EnvSpec:
     """Return the registration of `id` or `module:id`, after importing the module."""
-    module, _, env_id = name.rpartition(":")
+    module, colon, env_id = name.rpartition(":")
+    if colon and not module:
+        raise UsageError(f"{name!r} names no module: write module:id")
     if module:
         try:
             importlib.import_module(module)

@@ -45,7 +45,8 @@ class Step(NamedTuple):
     terminations: np.ndarray
     """End of the decision process: no value follows. A lost life too, except under `sticky`."""
     truncations: np.ndarray
-    """Cut by the time limit: a value follows from `next_obs`."""
+    """Cut by the time limit: a value follows from `next_obs`. envpool also calls a termination in
+    that very step so; gymnasium's tasks call it a termination."""
     valid: np.ndarray
     """A real transition, not the ignored action of an auto-reset."""
     episode_ends: np.ndarray

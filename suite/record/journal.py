@@ -23,7 +23,6 @@ from suite.record.recorder import Recorder
 from suite.record.resumption import ACTIONS
 from suite.resume.snapshot import BROKEN, Snapshot, pack, unpack, write_snapshot
 
-STEPS_AT_ONCE = 4_096
 PENDING_BYTES = 2**20
 """Size of the actions that may wait for a write."""
 
@@ -136,18 +135,14 @@ class Journal:
         )
         if rest:
             raise self._unreadable(f"{ACTIONS} has {rest} bytes too many")
-        if not num_steps:
-            return
-        recorded = np.memmap(self._path, self._type, mode="r", shape=(num_steps, *self._shape))
-        for first in range(0, num_steps, STEPS_AT_ONCE):
-            steps = np.array(recorded[first : first + STEPS_AT_ONCE])
-            self._count(steps.tobytes())
-            for actions in steps if self._env.action_shape else steps.astype(np.int64):
-                try:
-                    step = self._env.step(actions)
-                except ValueError as error:
-                    raise self._unreadable(error) from None
-                yield step, actions
+        recorded = np.fromfile(self._path, self._type).reshape(num_steps, *self._shape)
+        self._count(recorded.tobytes())
+        for actions in recorded if self._env.action_shape else recorded.astype(np.int64):
+            try:
+                step = self._env.step(actions)
+            except ValueError as error:
+                raise self._unreadable(error) from None
+            yield step, actions
 
     def _write_pending(self, *, sync: bool = False) -> None:
         """Append the waiting actions to the file; `resume` cuts those after the checkpoint."""

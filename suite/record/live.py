@@ -239,12 +239,15 @@ def train(file: str, module: str, argv: Sequence[str], runs: Runs) -> int:
         both = in_cell or sys.stderr.isatty()
         output = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT if both else None}
     on_screen = bool(output) and not in_cell
-    with handled(lambda *_: run.terminate()):
+    asked = list[int]()
+    with handled(lambda number, _: asked.append(number)):
         # a terminal's Ctrl-C reaches both processes; the training hears our SIGTERM
         with handled(signal.SIG_IGN, (signal.SIGINT,)):
             run = subprocess.Popen(words, bufsize=0, **output)
         live = Live(console=console, auto_refresh=False) if on_screen else nullcontext()
-        with run, live as screen:
+        with handled(lambda *_: run.terminate()), run, live as screen:
+            if asked:  # while it started
+                run.terminate()
             _follow(run, curves, runs, screen)
     if not output:
         console.print(curves.shown)

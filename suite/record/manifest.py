@@ -50,7 +50,10 @@ def write_manifest(folder: Path, record: bytes) -> None:
 
 def damage(folder: Path) -> str:
     """Return the names of a run's files that differ from its manifest; empty if none does."""
-    stored = LEFT_OUT.sub(b"", _read(folder / MANIFEST))
+    try:
+        stored = LEFT_OUT.sub(b"", _read(folder / MANIFEST))
+    except OSError:  # a pipe, a folder, or none
+        return MANIFEST
     names = (*COVERED, *(f"{name}.xz" for name in COVERED))
     now = _known_sums(folder, tuple(stamp(folder / name) for name in names))
     if stored == _render(now):

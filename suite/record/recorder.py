@@ -84,10 +84,14 @@ class Recorder:
         self._identity = identity_of(run, self._seeds) | ({"keep_best": True} if keeps_best else {})
         self.snapshot, misfit = find(self.checkpoint_directory, self._identity, self._seeds)
         """The checkpoint that these runs resume from; None: they start from the beginning."""
-        if self.snapshot is None:
-            self._begin(misfit)
-        else:
+        if self.snapshot is not None:
             self._go_on(self.snapshot.content)
+            return
+        if misfit:  # of a checkpoint that is there
+            text = f"{self.seed_directories[0]} starts from scratch: {misfit}"
+            print(text, file=sys.stderr, flush=True)
+        for seed in self._seeds:
+            seed.begin()
 
     @classmethod
     def for_command(cls, agent: str, config: Any, options: RunOptions) -> "Recorder":
@@ -139,7 +143,7 @@ class Recorder:
             cells = (env_steps, step.episode_returns[i, env], step.episode_lengths[i, env])
             row: dict[str, Any] = dict(zip(EPISODE_COLUMNS, cells, strict=True))
             self._seeds[i].append("episodes.csv", row)
-            if not self._evaluates:
+            if not self._evaluates and self._seeds[i].is_running:
                 self._seeds[i].recent.append(row["episode_return"])
 
     def evaluation(self, env_steps: int, episode_returns: np.ndarray) -> None:
@@ -224,23 +228,16 @@ class Recorder:
         }
 
     def check_ours(self) -> None:
-        """Check that these runs still belong to this process."""
-        for i in self.active:
-            self._seeds[i].check_ours()
+        """Check that these runs, and the checkpoint's folder, still belong to this process."""
+        for i, seed in enumerate(self._seeds):
+            if seed.is_running or (i == 0 and seed.status == "diverged"):
+                seed.check_ours()
 
     def restart_clock(self, state: Mapping[str, Any], env_steps: int) -> None:
         """Restore a checkpoint's clock, and say where each seed goes on; see `Clock.restore`."""
         self.clock.restore(state)
         for i in self.active:
             print(f"{self.seed_directories[i].name} goes on at {env_steps} env_steps", flush=True)
-
-    def _begin(self, misfit: str) -> None:
-        """Start from the beginning; print why a checkpoint that is there does not fit."""
-        if misfit:
-            text = f"{self.seed_directories[0]} starts from scratch: {misfit}"
-            print(text, file=sys.stderr, flush=True)
-        for seed in self._seeds:
-            seed.begin()
 
     def _go_on(self, content: Mapping[str, Any]) -> None:
         """Cut the files to a checkpoint that fits; leave finished seeds as they are."""

@@ -48,8 +48,7 @@ def read_record(directory: Path) -> dict[str, Any] | None:
         return record
     changed = ""
     if record is None or record["status"] == "finished":
-        has_manifest = (directory / MANIFEST).exists()
-        changed = damage(directory) if has_manifest else MANIFEST if record else ""
+        changed = damage(directory) if record or (directory / MANIFEST).exists() else ""
     error = f"differs from its manifest: {changed}" if changed else ""
     if not error and record:
         error = _mismatch(directory, record)

@@ -23,7 +23,7 @@ import torch
 from torch import Tensor, nn
 
 from suite.base.errors import UsageError
-from suite.base.files import LARGEST_TENSORS, read_json, read_whole, write_atomically
+from suite.base.files import LARGEST_TABLE, LARGEST_TENSORS, read_json, read_whole, write_atomically
 
 DESCRIPTION = "checkpoint.json"
 BROKEN = (
@@ -202,7 +202,11 @@ def write_snapshot(folder: Path, snapshot: Snapshot) -> None:
     write_atomically(path, weights)
     description = {"sha256": _sum_of(content), "content": content}
     write_atomically(folder / DESCRIPTION, json.dumps(description).encode())
-    sync_folder(folder)
+    names = os.open(folder, os.O_RDONLY)  # they survive a loss of power
+    try:
+        os.fsync(names)
+    finally:
+        os.close(names)
     for other in folder.glob(_tensors_name({"tensors": "*"})):
         if other != path:
             other.unlink(missing_ok=True)
@@ -215,7 +219,7 @@ def read_snapshot(folder: Path) -> Snapshot | None:
     machine cannot read it now.
     """
     try:
-        description = read_json(folder / DESCRIPTION)
+        description = read_json(folder / DESCRIPTION, LARGEST_TABLE)
         content = description["content"]
         if _sum_of(content) != description["sha256"]:
             raise ValueError(f"{DESCRIPTION} was changed")
@@ -229,15 +233,6 @@ def read_snapshot(folder: Path) -> Snapshot | None:
         raise UsageError(f"unreadable checkpoint in {folder}: {error.strerror}") from None
     except BROKEN as error:
         raise UsageError(f"unreadable checkpoint in {folder}: {error}") from None
-
-
-def sync_folder(folder: Path) -> None:
-    """Sync a folder, so that the names in it survive a loss of power."""
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
 
 
 def _tensors_name(content: Mapping[str, Any]) -> str:

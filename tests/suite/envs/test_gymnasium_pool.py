@@ -50,7 +50,7 @@ def test_a_task_without_a_row_is_read_from_its_registration() -> None:
         *(f"{FROM}:{name}-v0" for name in ("Tap", "Zoo", "Endless", "Named", "Frames", "Several")),
         *(f"{FROM}:{name}-v0" for name in ("Unbounded", "Pairs", "Matrix", "Broken")),
         *("--task-from=no.such:Tape-v0", "--task-from=CartPole-v1", "--task-from=gymnasium:"),
-        *(f"{FROM}:Tape-v0 --task=CartPole-v1", "--task=:Tape-v1"),
+        *(f"{FROM}:Tape-v0 --task=CartPole-v1", "--task=:Tape-v0"),
     ],
 )
 def test_a_task_that_no_agent_can_do_is_refused_in_a_line(

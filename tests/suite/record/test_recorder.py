@@ -190,6 +190,16 @@ def test_a_run_that_is_begun_anew_has_one_writer(tmp_path: Path) -> None:
         assert run_json(tmp_path, seed)["status"] == "finished"
 
 
+def test_a_group_whose_first_seed_has_diverged_still_owns_its_checkpoint(tmp_path: Path) -> None:
+    """It lies in that seed's folder: whoever begins the seed again owns it from then on."""
+    group = record(tmp_path)
+    log(group, 10, [np.nan, 2.0])
+    group.check_ours()
+    record(tmp_path, seeds=[1])
+    with pytest.raises(UsageError, match="seed-1 was started again by another process"):
+        group.check_ours()
+
+
 def test_of_two_starts_at_once_neither_writes_into_the_others_folder(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

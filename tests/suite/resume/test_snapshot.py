@@ -206,6 +206,15 @@ def test_every_damage_is_found(tmp_path: Path) -> None:
         read_snapshot(tmp_path)
 
 
+def test_all_that_is_written_is_read(tmp_path: Path) -> None:
+    """Also a description above the limit of other JSON files, 8 MiB."""
+    numbers = [0.125] * 2**21
+    write_snapshot(tmp_path, Snapshot({"numbers": numbers}, {}))
+    snapshot = read_snapshot(tmp_path)
+    assert snapshot is not None
+    assert snapshot.content["numbers"] == numbers
+
+
 def test_nothing_in_a_snapshot_is_run(tmp_path: Path) -> None:
     """A pickle in the place of tensors is bytes, not code, though the sums are right."""
     write_snapshot(tmp_path, Snapshot({}, {"tensor": torch.zeros(1)}))
