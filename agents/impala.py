@@ -496,11 +496,9 @@ def train(config: Config, recorder: Recorder) -> Learner:
         return describe(rows, learning_rate, min(num_unrolls - 1, lag))
 
     network = copy.deepcopy(learner.network)
-    lag, frame_factor = config.policy_lag, 1 / config.frame_divisor
-    with worker_thread() as thread:
-        collector = Collector(  # takes the T steps of each unroll
-            config, session, learner, network, thread, lag=lag, frame_factor=frame_factor
-        )
+    lag = config.policy_lag
+    with worker_thread() as thread:  # the collector takes the T steps of each unroll
+        collector = Collector(config, session, learner, network, thread)
         session.begin(learner, player, partial(update, learner, config), collector.state)
         collector.begin(session.obs, session.are_new)
         while session.continues(columns):

@@ -69,15 +69,13 @@ class Collector:
         learner: Any,
         network: PolicyNetwork,
         thread: Executor,
-        *,
-        lag: int,
-        frame_factor: float,
     ) -> None:
-        self._env, self._learner, self._thread, self._lag = session.env, learner, thread, lag
+        self._env, self._learner, self._thread = session.env, learner, thread
+        self._lag = lag = config.policy_lag
         self.network = network.requires_grad_(False)
         self.actor, self._weights = Actor(network, config), FlatWeights(network)
         self._obs_moments = copy.deepcopy(learner.obs_moments)
-        options = {"frame_factor": frame_factor, "keeps_outputs": True}
+        options = {"frame_factor": 1 / config.frame_divisor, "keeps_outputs": True}
         place = session.env.spaces, session.device, self._obs_moments
         room = partial(Unroll, config, *place, **options)
         number = 2 if lag else 1  # one is filled while the other is learned from

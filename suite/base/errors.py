@@ -28,8 +28,6 @@ def require(condition: bool, rule: str, value: object) -> None:
 
 def check_shape(name: str, tensor: Any, shape: Sequence[int]) -> None:
     """Raise a ValueError that names the tensor unless it has this shape."""
-    if tensor.dim() != len(shape):
-        raise ValueError(f"{name} must have rank {len(shape)}, not {tensor.dim()}")
     if tensor.shape != tuple(shape):
         raise ValueError(f"{name} must have the shape {[*shape]}, not {[*tensor.shape]}")
 

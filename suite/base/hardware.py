@@ -210,7 +210,6 @@ def sources(agent: str) -> dict[str, str]:
     return {
         path.relative_to(root).as_posix(): hashlib.sha256(path.read_bytes()).hexdigest()
         for path in paths
-        if path.exists()
     }
 
 

@@ -16,8 +16,6 @@ TOLERANCE = 0.1
 MOVE_COST = 0.1
 NEAR, FAR = (0.3, 0.5), (0.8, 1.0)
 """Distances at the start: of one axis, which needs one move, and of the other, which needs two."""
-BEST_RETURN = 1 - 3 * MOVE_COST
-"""Return of every episode that is played as well as possible: three moves, then the drop."""
 
 
 class Claw(gymnasium.Env[np.ndarray, Any]):

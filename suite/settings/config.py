@@ -132,8 +132,7 @@ class RunConfig:
 
     def find_task(self) -> Task:
         """Return the task; an Atari game has the agent's `protocol`."""
-        protocol = getattr(self, "protocol", None)
-        return find_task(self.task) if protocol is None else find_task(self.task, protocol)
+        return find_task(self.task, getattr(self, "protocol", "noframeskip"))
 
 
 @dataclass(frozen=True, kw_only=True)

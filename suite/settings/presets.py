@@ -147,7 +147,23 @@ class Presets(Mapping[tuple[str, str], Preset[ConfigT]]):
 
     @cached_property
     def _presets(self) -> dict[tuple[str, str], Preset[ConfigT]]:
-        return _read_presets(self.agent, self._config_class, self._root)
+        entries: list[_Entry] = []
+        for path in sorted(self._root.glob(f"*/{self.agent}.toml")):
+            entries += _read(path, self._config_class)
+        if not entries:
+            require(self._root.is_dir(), "the folder of sources must be there", f"at {self._root}")
+            return _defaults(self.agent, self._config_class)
+        places = {suite: place for place, suite in enumerate(SUITES)}
+        own = [entry.suite for entry in entries if entry.default == "agent"]
+        entries.sort(key=lambda e: (e.suite not in own, places[e.suite], not e.default, e.source))
+        where = f"{self._root}/*/{self.agent}.toml"
+        if len(own) != 1:
+            raise UsageError(f'{where}: one suite must have default = "agent", not {own or "none"}')
+        for suite in dict.fromkeys(entry.suite for entry in entries):
+            names = [entry.source for entry in entries if entry.suite == suite and entry.default]
+            if len(names) != 1:
+                raise UsageError(f"{where}: {suite} must have one default, not {names or 'none'}")
+        return {(entry.suite, entry.source): entry.preset for entry in entries}
 
     def __getitem__(self, key: tuple[str, str]) -> Preset[ConfigT]:
         return self._presets[key]
@@ -218,29 +234,6 @@ def _accepts(config: Any, task: str) -> bool:
     except ValueError:
         return False
     return True
-
-
-def _read_presets(
-    agent: str, config_class: type[ConfigT], root: Path
-) -> dict[tuple[str, str], Preset[ConfigT]]:
-    """Return what `Presets` holds."""
-    entries: list[_Entry] = []
-    for path in sorted(root.glob(f"*/{agent}.toml")):
-        entries += _read(path, config_class)
-    if not entries:
-        require(root.is_dir(), "the folder of sources must be there", f"at {root}")
-        return _defaults(agent, config_class)
-    places = {suite: place for place, suite in enumerate(SUITES)}
-    own = [entry.suite for entry in entries if entry.default == "agent"]
-    entries.sort(key=lambda e: (e.suite not in own, places[e.suite], not e.default, e.source))
-    where = f"{root}/*/{agent}.toml"
-    if len(own) != 1:
-        raise UsageError(f'{where}: one suite must have default = "agent", not {own or "none"}')
-    for suite in dict.fromkeys(entry.suite for entry in entries):
-        names = [entry.source for entry in entries if entry.suite == suite and entry.default]
-        if len(names) != 1:
-            raise UsageError(f"{where}: {suite} must have one default, not {names or 'none'}")
-    return {(entry.suite, entry.source): entry.preset for entry in entries}
 
 
 def read_source(path: Path) -> dict[str, Any]:

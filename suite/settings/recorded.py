@@ -33,15 +33,11 @@ def _text(value: Any) -> str:
 WITHOUT_EFFECT = ("env_threads",)
 """Settings that no result depends on: a run may go on with other values of them."""
 YOUNGER: Mapping[str, Mapping[str, Any]] = {
-    "a2c": {"initialisation": "orthogonal", "bfloat16": False},
+    "a2c": {"bfloat16": False},
     "acer": {"bfloat16": False},
-    "acer_continuous": {
-        "time_limit_is_terminal": False,
-        "learning_rate_decay_steps": 0,
-        "lstm_size": 0,
-    },
+    "acer_continuous": {"lstm_size": 0},
     "impala": {
-        **{"drop_last_row": False, "observation_clip": 10.0, "bfloat16": False},
+        **{"observation_clip": 10.0, "bfloat16": False},
         **{"lstm_size": 0, "lstm_inputs": "action_and_reward"},
     },
     "sac": {"separate_heads": True},
