@@ -271,6 +271,9 @@ def load_grid(folder: Path) -> Plan:
 
     In `results/published` runs of older code count.
     """
+    if folder.parts[-4:-3] == ("controls",):
+        fix = "give its own command again, which goes on and reports"
+        raise UsageError(f"{folder} is a control, made by {folder.parts[-3]}: {fix}")
     saved = read_grid(folder)
     for task in saved["env_steps"]:
         refuse_unimported(task, PLAN)

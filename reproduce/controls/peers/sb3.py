@@ -43,8 +43,13 @@ class Watch(BaseCallback):
             if "episode" in info:  # of the monitor, below any normalisation
                 episode = info["episode"]
                 self._record.episode(self.num_timesteps, episode["r"], episode["l"])
-        self._record.advance(self.num_timesteps, self.model._n_updates, self.play)
+        self._record.advance(self.num_timesteps, self.num_updates, self.play)
         return True
+
+    @property
+    def num_updates(self) -> int:
+        """Return the gradient steps so far, of which PPO counts each epoch's as one."""
+        return self.model._n_updates * self._config.get("num_minibatches", 1)
 
 
 def train(agent: str, config: dict[str, Any], seed: int, record: Any) -> None:
@@ -55,7 +60,7 @@ def train(agent: str, config: dict[str, Any], seed: int, record: Any) -> None:
     model, env_steps = make(config, env, seed)
     watch = Watch(config, record)
     model.learn(env_steps, callback=watch)
-    record.finish(model.num_timesteps, model._n_updates, watch.play)
+    record.finish(model.num_timesteps, watch.num_updates, watch.play)
 
 
 def _a2c(config: dict[str, Any], env: Any, seed: int) -> tuple[A2C, int]:

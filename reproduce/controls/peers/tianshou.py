@@ -101,10 +101,10 @@ class Watched:
     """A trainer that counts gradient steps and reports after every update."""
 
     watch: Watch
-    num_updates = 0
+    num_updates, steps_per_update = 0, 1
 
     def _update_moving_avg_stats_and_log_update_data(self, update_stat: Any) -> None:
-        self.num_updates += 1
+        self.num_updates += self.steps_per_update
         super()._update_moving_avg_stats_and_log_update_data(update_stat)
 
     def _training_step(self) -> Any:
@@ -168,7 +168,9 @@ def _on_policy(algorithm: Any, config: dict[str, Any], envs: Any) -> WatchedOnPo
         test_in_training=False,
         show_progress=False,
     )
-    return WatchedOnPolicy(algorithm, params)
+    trainer = WatchedOnPolicy(algorithm, params)
+    trainer.steps_per_update = config.get("num_epochs", 1) * (parts or 1)
+    return trainer
 
 
 def _off_policy(algorithm: Any, config: dict[str, Any], envs: Any) -> WatchedOffPolicy:

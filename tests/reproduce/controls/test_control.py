@@ -24,7 +24,7 @@ from reproduce.controls.peer import agents_of, make_control, peer_of, peers, rea
 from reproduce.controls.publish import _budgets, check_publishable, publish
 from reproduce.gather import collect, references
 from reproduce.plan.grid import Plan
-from reproduce.plan.make import commands, save_plan
+from reproduce.plan.make import commands, load_grid, save_plan
 from reproduce.plan.status import check_extensions
 from reproduce.plan.tables import read_table
 from reproduce.run import pool as pooling
@@ -344,6 +344,12 @@ def test_a_second_task_joins_the_first(install: Install, tmp_path: Path, sources
     other = plan_of(tmp_path / "other", tasks=["Acrobot-v1"], **two)
     with refused():
         check_publishable(other)
+
+
+def test_a_control_is_no_grid_of_ours(tmp_path: Path) -> None:
+    """`watch` and `report` do not take its settings for changed ones."""
+    with refused():
+        load_grid(tmp_path / "controls" / "fake" / "a2c-classic" / "rl_zoo")
 
 
 def test_a_task_has_one_curve(install: Install, tmp_path: Path, sources: Path) -> None:
