@@ -12,7 +12,7 @@ from reproduce.plan.places import check_writable
 from reproduce.run.view import say
 from reproduce.simulators.engines import ENGINES
 from reproduce.words import counted
-from suite.base.errors import UsageError, nearest
+from suite.base.errors import UsageError
 from suite.base.files import read_json, write_atomically, write_json
 from suite.base.hardware import machine, num_cores, processor, revision, versions
 from suite.envs.tasks import find_suite, find_task
@@ -33,24 +33,28 @@ def main(argv: Sequence[str]) -> int:
     parser.add_argument("--tasks", nargs="+", help=f"default: {' '.join(TASKS)}")
     parser.add_argument("--num-envs", type=whole_numbers, default=[1, 8, 64], metavar="N,N")
     parser.add_argument("--threads", type=whole_numbers, default=[1], metavar="N,N")
-    parser.add_argument("--engines", nargs="+", default=list(ENGINES), help="default: all")
-    parser.add_argument("--modes", nargs="+", default=["random", "policy"], help=" ".join(MODES))
+    several: Any = {"nargs": "+", "choices": ENGINES, "metavar": "ENGINE"}
+    text = f"default: {', '.join(ENGINES)}"
+    parser.add_argument("--engines", default=[*ENGINES], help=text, **several)
+    several = {"nargs": "+", "choices": MODES, "metavar": "MODE"}
+    parser.add_argument("--modes", default=["random", "policy"], help=" ".join(MODES), **several)
     parser.add_argument("--turns", type=whole, default=3, help="of each engine (default: 3)")
     parser.add_argument("--seconds", type=float, default=1.0, help="of a turn (default: 1)")
     parser.add_argument("--out", type=Path, default=OUT, help=f"default: {OUT}, by machine")
     parser.add_argument("--busy", action="store_true", help="measure beside other programs, too")
-    text = "compare what engines give, not their speeds"
+    text = "compare what engines give, not their speeds: 8 environments, one thread"
     parser.add_argument("--same-work", action="store_true", help=text)
     options = parser.parse(argv)
+    if options.suite and options.tasks:
+        raise UsageError("name a suite, or --tasks")
     tasks = options.tasks or (find_suite(options.suite) if options.suite else TASKS)
     for name in tasks:
         find_task(name)
-    for what, names, known in (
-        ("engine", options.engines, ENGINES),
-        ("mode", options.modes, MODES),
-    ):
-        for name in set(names) - set(known):
-            raise UsageError(f"no {what} {name!r}{nearest(name, known)}")
+    times_reports = "encore" in options.engines and {*options.modes} > {"training"}
+    if "training" in options.modes and not times_reports:
+        raise UsageError(
+            "--modes training needs another mode and the engine encore, to time reports"
+        )
     if min(*options.num_envs, *options.threads, options.turns) < 1:
         raise UsageError("--num-envs, --threads and --turns must be at least 1")
     if max(options.threads) > num_cores():
@@ -85,10 +89,10 @@ def _compare_work(tasks: Sequence[str], options: Any, folder: Path, argv: Sequen
     if path.exists():
         try:
             table = pd.read_csv(path, dtype=dict.fromkeys(("obs", "actions", "autoreset"), str))
-        except ValueError as error:
+            stored: Any = table.replace({float("nan"): None}).to_dict("records")
+            rows = {(row["task"], row["engine"]): row for row in stored}
+        except (ValueError, KeyError) as error:
             raise UsageError(f"unreadable {path}: {error}") from None
-        stored: Any = table.replace({float("nan"): None}).to_dict("records")
-        rows = {(row["task"], row["engine"]): row for row in stored}
     any_played = False
     for task in tasks:
         for row in same_work(task, options.engines):

@@ -37,7 +37,7 @@ def judge(table: pd.DataFrame, num_cores: int, path: Path = CLAIMS) -> list[dict
             | {"beside": " / ".join(f"{engine} ({envs})" for engine, envs in sides)}
         )
         if num_cores < claim["cores"]:
-            rows[-1]["outcome"] = f"cannot be measured here: needs {claim['cores']} cores"
+            rows[-1]["outcome"] = f"not judged: needs {claim['cores']} cores"
         elif np.isnan(found):
             rows[-1]["outcome"] = "not measured"
         elif low >= ABOUT * claim["ratio"]:

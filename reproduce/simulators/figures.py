@@ -26,8 +26,10 @@ def draw(table: pd.DataFrame, directory: Path) -> list[Path]:
     paths: list[Path] = []
     if len(random):
         paths += _speeds(random, directory)
-    if random.groupby(["task", "num_envs"])["num_threads"].nunique().gt(1).any():
-        paths += _threads(random, directory)
+    keys = ["task", "engine", "num_envs"]
+    grows = random.groupby(keys)["num_threads"].transform("nunique") > 1
+    if grows.any():
+        paths += _threads(random[grows], directory)
     if len(training):
         labels = training["task"] + ", " + training["num_envs"].astype("str")
         other = (1 - training.filter(like="_share").sum(axis=1)).clip(lower=0.0)
@@ -52,11 +54,9 @@ def _speeds(random: pd.DataFrame, directory: Path) -> list[Path]:
     return figures.save(grid, said, directory, "speeds")
 
 
-def _threads(random: pd.DataFrame, directory: Path) -> list[Path]:
+def _threads(rows: pd.DataFrame, directory: Path) -> list[Path]:
     """Draw steps/s over threads, beside what twice the threads would give at best."""
-    both = random.groupby(["task", "engine", "num_envs"])["num_threads"].transform("nunique") > 1
-    rows = random[both]
-    rows = rows[rows["num_envs"] == rows["num_envs"].max()]
+    rows = rows[rows["num_envs"] == rows.groupby("task")["num_envs"].transform("max")]
     grid = sns.relplot(rows, x="num_threads", y=SPEED, aspect=1.2, **LOOK)
     for task, panel in grid.axes_dict.items():
         own = rows[rows["task"] == task]
@@ -66,5 +66,6 @@ def _threads(random: pd.DataFrame, directory: Path) -> list[Path]:
         panel.set_ylim(bottom=0)
         panel.set_xticks(sorted(own["num_threads"].unique()))
     grid.set_titles("{col_name}", weight="bold").set_axis_labels("threads", "steps/s")
-    said = f"{rows['num_envs'].max()} environments; dashed: perfect scaling of the fastest"
+    envs = " or ".join(f"{number:,}" for number in sorted(rows["num_envs"].unique()))
+    said = f"{envs} environments; dashed: perfect scaling of the fastest"
     return figures.save(grid, said, directory, "threads")

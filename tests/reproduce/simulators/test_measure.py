@@ -155,8 +155,14 @@ def test_a_training_tells_its_speed_and_shares() -> None:
 @pytest.mark.parametrize(
     "flags",
     [
-        *("--engines envpol", "--modes training randm", "--num-envs 0,8", "--seconds 0"),
-        *("--seconds nan", "--out FILE/x"),
+        *(
+            "--engines envpol",
+            "--modes training randm",
+            "--modes training",
+            "--num-envs 0,8",
+            "--seconds 0",
+        ),
+        *("--seconds nan", "--out FILE/x", "classic --tasks CartPole-v1"),
         "--num-envs 1 --threads 2",
     ],
 )

@@ -53,7 +53,7 @@ def test_a_ratio_and_its_interval_are_those_of_the_turns() -> None:
         (2.18, 2, "holds"),
         (2.25, 2, "undecided"),
         (2.4, 2, "does not hold here"),
-        (2.0, 3, "cannot be measured here: needs 3 cores"),
+        (2.0, 3, "not judged: needs 3 cores"),
     ],
 )
 def test_an_interval_judges_a_claim(tmp_path: Path, ratio: float, cores: int, outcome: str) -> None:
@@ -164,11 +164,15 @@ def test_figures_and_page_show_all_engines(tmp_path: Path, monkeypatch: pytest.M
     assert "encore" in said[0]
     assert "encore" not in said[1]  # it was measured with one thread
     assert "CartPole-v1, 8" in said[2]
+    apart = stored({"envpool": (10, 30, 20)}, 64) + stored({"encore": (5, 6, 7)}, 64, threads=2)
+    measure.write(apart, tmp_path / "apart.csv")  # no engine with two numbers of threads
+    paths = figures.draw(measure.read(tmp_path / "apart.csv"), tmp_path)
+    assert [path.stem for path in paths] == ["speeds"]
     monkeypatch.setattr(page, "ROOT", tmp_path)
     monkeypatch.setattr(page, "SIMULATORS", folder.parent)
     text = page.simulators()
     assert "## P, 2 cores" in text
     assert "| CartPole-v1 | 8 | 1 | 20 | 6 | 3 |" in text
     assert "| CartPole-v1 | 64 | 2 | 1,900 |  |  |" in text
-    assert "cannot be measured here: needs 12 cores" in text
+    assert "not judged: needs 12 cores" in text
     assert "](/results/simulators/a-machine/speeds.svg)" in text
