@@ -184,9 +184,8 @@ def exit_status(verdicts: pd.DataFrame, suite: pd.DataFrame, runs: pd.Series) ->
 
 def tally(runs: pd.Series) -> str:
     """Return the number of runs of each status, in words; they add up to all planned runs."""
-    counts = {status: int((runs == status).sum()) for status in STATUSES}
-    words = {status: "not run" if status == "planned" else status for status in STATUSES}
-    parts = [f"{n} {words[key]}" for key, n in counts.items() if n or key == "finished"]
+    counts = runs.value_counts().reindex([*STATUSES], fill_value=0).rename({"planned": "not run"})
+    parts = [f"{n} {status}" for status, n in counts.items() if n or status == "finished"]
     return f"{len(runs)} planned = " + " + ".join(parts)
 
 

@@ -17,7 +17,7 @@ def reached(share: Any) -> str:
     """Return how far a reference has come by a step; empty where nobody knows."""
     import pandas as pd
 
-    return "" if pd.isna(share) else f"{float(share):.0%} of its final gain"
+    return "" if pd.isna(share) else f"{float(share):z.0%} of its final gain"
 
 
 def number(value: Any) -> str:
@@ -30,7 +30,7 @@ def number(value: Any) -> str:
     if math.isinf(value):
         return "infinite" if value > 0 else "-infinite"
     if abs(value) >= 100 or value == round(value):
-        return f"{value:,.0f}"
+        return f"{value:z,.0f}"
     return f"{value:.3g}"
 
 

@@ -89,7 +89,7 @@ def scores_charts(scores: pd.DataFrame) -> list[Figure]:
     options |= {"error_x": "more", "error_x_minus": "less", "custom_data": ["seed", "score"]}
     options |= {"symbol_map": {"run": "circle", "mean": "diamond"}, "color_discrete_map": colours}
     options["template"] = BARE
-    hover = "%{y}, %{fullData.name} %{customdata[0]}: <b>%{customdata[1]:,.4~g}</b><extra></extra>"
+    hover = "%{y}, %{fullData.name} %{customdata[0]}: <b>%{customdata[1]:,.4~r}</b><extra></extra>"
     marks = {frames.NORMALISED: {0.0: "solid", 0.9: "dash", 1.0: "solid"}, IMPROVED: {0.5: "solid"}}
     drawn = []
     for axis in scores["axis"].unique():
@@ -177,8 +177,8 @@ def _lines(
     options |= {"color": "line", "line_dash": "line", "line_group": "seed", "render_mode": "svg"}
     options["template"] = BARE
     figure = px.line(rows, x=x, y=y, custom_data=["seed", "lower", "upper", *also], **options)
-    hover = {"seed": "%{y:,.4~g} (seed %{customdata[0]})", "band": None, "bare": "%{y:,.4~g}"}
-    hover["mean"] = "%{y:,.4~g} [%{customdata[1]:,.4~g}, %{customdata[2]:,.4~g}]"
+    hover = {"seed": "%{y:,.4~r} (seed %{customdata[0]})", "band": None, "bare": "%{y:,.4~r}"}
+    hover["mean"] = "%{y:,.4~r} [%{customdata[1]:,.4~r}, %{customdata[2]:,.4~r}]"
     styles: dict[str, Any] = {"seed": {"line_width": 1, "opacity": 0.5}, "mean": {"line_width": 2}}
     styles["band"] = {"fill": "toself", "line_width": 0, "opacity": 0.3, "hoverinfo": "skip"}
     for trace in _traces(figure):

@@ -221,7 +221,7 @@ def final_scores(
     ], ignore_index=True)  # fmt: skip
     judge = rows["reference_source"].map(lambda source: "reference: " + name_of(source, credits))
     frame["source"] = frame["task"].map(judge).where(frame["role"] == "judge", "ours")
-    scaled = frame["task"].map(mean > zero)
+    scaled = frame["task"].map((mean > zero) & (rows["verdict"] != "nothing learned"))
     frame["axis"] = np.where(scaled, NORMALISED, frame["task"] + ": return")
     origin = frame["task"].map(zero).where(scaled, 0.0)
     scale = (frame["task"].map(mean) - origin).where(scaled, 1.0)

@@ -86,7 +86,11 @@ def render(directory: Path, assets: str = "", home: str = "") -> str:
     sources, left_out = _published(tables, report["sources"])
     compared = set(tables["improvement"]["task"])
     absent = {name for name, chart in drawn.items() if not chart} - {"scores"}
-    parts = {"suite": len(verdicts) >= LEAST, "failures": failures, "times": rows["times"]}
+    parts = {"suite": len(verdicts) >= LEAST, "failures": failures}
+    parts |= {
+        "departures": report["config"],
+        "times": tables["times"]["wall_seconds"].notna().any(),
+    }
     absent |= {name for name, part in parts.items() if not part}
     files = [*(f"{name}.csv" for name in COLUMNS), "report.json", *FIGURES]
     sums = (base64.b64encode(hashlib.sha256(text.encode()).digest()) for text in scripts.values())
@@ -94,7 +98,6 @@ def render(directory: Path, assets: str = "", home: str = "") -> str:
     template = environment().get_template("index.html.j2")
     return template.render(
         report=report,
-        credits=report["sources"],
         sources=sources,
         left_out=left_out,
         style=Markup((TEMPLATES / "page.css").read_text(encoding="utf-8")),

@@ -46,7 +46,7 @@ def mean_and_spread(mean: Any, spread: Any, count: Any = None, source: str | Non
     decimals = _decimals(spread)
     text = number(mean)
     if decimals is not None:
-        text = f"{float(mean):,.{decimals}f} ± {float(spread):,.{decimals}f}"
+        text = f"{float(mean):z,.{decimals}f} ± {float(spread):,.{decimals}f}"
     elif spread == 0:
         text = f"{text} ± 0"
     entries = ([] if count is None else [number(count)]) + ([source] if source else [])
@@ -60,7 +60,7 @@ def with_interval(value: Any, low: Any, high: Any) -> str:
     decimals = _decimals(float(high) - float(low))
     if decimals is None:
         return f"{number(value)} [{number(low)}, {number(high)}]"
-    first, second, third = (f"{float(part):,.{decimals}f}" for part in (value, low, high))
+    first, second, third = (f"{float(part):z,.{decimals}f}" for part in (value, low, high))
     return f"{first} [{second}, {third}]"
 
 
@@ -240,11 +240,7 @@ def headline(
     suite: Mapping[str, Any] | None = None,
 ) -> str:
     """State the result in one sentence: settings, judge, the suite's verdict, counts of tasks."""
-    if report["suite"]:
-        what = f"{report['agent'].upper()} on {report['suite']}"
-        what += f" with the settings of '{report['source']}'"
-    else:  # anybody's curves
-        what = report["title"]
+    what = report["title"]
     judge = f"'{report['judged_by']}'" if report["judged_by"] else "no reference"
     if not rows:
         return f"{what}, judged by {judge}: no task yet."

@@ -100,7 +100,7 @@ def test_a_page_needs_only_the_report(tmp_path: Path) -> None:
     """Every tidy file and every figure is optional, and nothing but the files enters the page."""
     path = report.write_page(write(tmp_path))
     page, content = Page(path), path.read_bytes()
-    assert "SAC on mujoco with the settings of 'paper', judged by 'published'" in page.text
+    assert "sac on mujoco, judged by 'published'" in page.text
     assert "No run has a score." in page.text
     assert report.write_page(tmp_path).read_bytes() == content
 
@@ -298,7 +298,7 @@ def test_the_terminals_table_is_the_approved_one(tmp_path: Path) -> None:
 
 def test_the_headline_counts_every_task() -> None:
     """An unknown verdict, one that was not planned, and one better than published, too."""
-    facts = {"agent": "sac", "suite": "s", "source": "p", "judged_by": "q"}
+    facts = {"title": "sac on s, settings of p", "judged_by": "q"}
     said = []
     for verdicts, planned in (
         (["strange", "below", "below"], ""),
@@ -339,8 +339,8 @@ def test_charts_over_tasks_need_three_and_say_what_they_leave_out(tmp_path: Path
         table.to_csv(tmp_path / f"{name}.csv", index=False)
     page = Page(report.write_page(write(tmp_path)))
     assert '"reference: 95 % of the resamples"' in (tmp_path / "index.html").read_text()
-    assert "Left out: D (no scale, or one seed)." in page.text
-    assert "Left out, for want of two runs of either side: D." in page.text
+    assert "Left out: D (nothing learned, no scale, or one seed)." in page.text
+    assert "for want of a normalised score, or of two runs of either side: D." in page.text
     alone = files["reference_scores"].query("task != 'B'")
     alone.to_csv(tmp_path / "reference_scores.csv", index=False)
     assert "needs single runs of all these tasks" not in page.text
