@@ -13,7 +13,9 @@ from reproduce.commands import flags
 from reproduce.gather.collect import score, throughput
 from reproduce.judge.inference import sample, welch
 from reproduce.plan.status import records_below
+from reproduce.report.words import with_interval
 from reproduce.run.view import say
+from reproduce.words import number
 from suite.base.errors import UsageError
 from suite.envs.tasks import TASKS, folder_of
 from suite.settings.command_line import printable
@@ -176,15 +178,15 @@ def _table(rows: Sequence[Mapping[str, Any]], title: str) -> Table:
     for row in rows:
         counts = (row["num_seeds_a"], row["num_seeds_b"])
         means = zip((row["score_mean_a"], row["score_mean_b"]), counts, strict=True)
-        difference = f"{row['difference']:+,.4g} [{row['ci_low']:,.4g}, {row['ci_high']:,.4g}]"
+        difference = with_interval(row["difference"], row["ci_low"], row["ci_high"])
         if min(counts) < 2:
-            difference = f"{row['difference']:+,.4g}, no interval: one run on a side"
+            difference = f"{number(row['difference'])}, no interval: one run on a side"
         if min(counts) == 0:
             difference = "none: no score on a side"
         table.add_row(
             printable(row["task"]),
             f"{row['env_steps']:,}",
-            *(f"{mean:,.4g} ({count})" if count else "no score" for mean, count in means),
+            *(f"{number(mean)} ({count})" if count else "no score" for mean, count in means),
             difference,
             "not timed" if math.isnan(row["speed_ratio"]) else f"{row['speed_ratio']:.2f}",
         )

@@ -22,7 +22,7 @@ from rich.progress import track
 import agents
 from reproduce.commands import flags
 from reproduce.plan.tables import read_table
-from reproduce.words import counted
+from reproduce.words import counted, number
 from suite.base.errors import UsageError, require
 from suite.base.hardware import use_threads
 from suite.base.randomness import environment_seeds, stream
@@ -107,9 +107,9 @@ def evaluate_run(
     if record is None or not rows:
         raise UsageError(f"{run} recorded no evaluation: leave out --recorded")
     row = max(rows, key=lambda row: row["mean_return"]) if best else rows[-1]
-    number = sum(str(name).startswith("return_") for name in row)
+    episodes = sum(str(name).startswith("return_") for name in row)
     steps = int(row["env_steps"])
-    score = _play(policy, record["seed"], number, sampled=of_run, env_steps=steps)
+    score = _play(policy, record["seed"], episodes, sampled=of_run, env_steps=steps)
     return score._replace(recorded=float(row["mean_return"]))
 
 
@@ -275,11 +275,11 @@ def main(argv: Sequence[str]) -> int:
     use_threads(1)  # as training by default; more would wait for each other, at so few rows
     score = evaluate_run(**vars(options))
     interval = score.interval()
-    shown = f" (95 % interval {interval[0]:.4g} to {interval[1]:.4g})" if interval else ""
-    shown += "" if score.recorded is None else f", recorded as {score.recorded:.4g},"
-    number = counted(len(score.returns), "episode")
-    mean = f"{score.task.name}: mean return {score.returns.mean():.4g}{shown}"
-    print(f"{mean} over {number}, {score.rule} actions")
+    shown = f" (95 % interval {number(interval[0])} to {number(interval[1])})" if interval else ""
+    shown += "" if score.recorded is None else f", recorded as {number(score.recorded)},"
+    episodes = counted(len(score.returns), "episode")
+    mean = f"{score.task.name}: mean return {number(score.returns.mean())}{shown}"
+    print(f"{mean} over {episodes}, {score.rule} actions")
     if options.video:
         print(film_first(score, options.video))
     return 0

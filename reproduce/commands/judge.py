@@ -86,6 +86,8 @@ def _rule_of(agent: str, curves: Curves, source: str) -> str:
     """Return the rule of a source; refuse an unknown name, or curves of another rule."""
     check_agent(agent)
     judges = {name: each for name, each in references.sources(agent).items() if each.judges}
+    if not judges:
+        raise UsageError(f"nothing that was published judges {agent}")
     if source not in judges:
         presets = presets_of(agent).items()
         known = {name: preset.judged_by for (_, name), preset in presets if preset.judged_by}
@@ -187,7 +189,6 @@ def _name_of(path: Path) -> str:
 def _column_of(text: str) -> tuple[str, str]:
     """Return our name of a column and the one in the files, from `--columns`."""
     ours, _, theirs = text.partition("=")
-    ours = "mean_return" if ours == "episode_return" else ours
     if not theirs or ours not in COLUMNS:
         known = f"OURS=THEIRS, where OURS is one of {', '.join(COLUMNS)}"
         raise ArgumentTypeError(f"needs {known}, not {text!r}")
@@ -202,7 +203,7 @@ def main(argv: Sequence[str]) -> int:
     text += "events or SB3's monitor.csv or evaluations.npz"
     parser.add_argument("curves", type=Path, nargs="+", help=text)
     parser.add_argument("--like", required=True, metavar="SOURCE", help="the source that judges")
-    text = f"names in the files of {', '.join(COLUMNS)}; CleanRL's and SB3's are known"
+    text = f"names in CSV files of {', '.join(COLUMNS)}; in TensorBoard's, of mean_return alone"
     columns: dict[str, Any] = {"nargs": "+", "action": "extend", "default": []}
     parser.add_argument("--columns", type=_column_of, metavar="OURS=THEIRS", help=text, **columns)
     parser.add_argument("--task", help="the task of all runs; default: as the files or names say")

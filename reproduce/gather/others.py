@@ -103,11 +103,11 @@ def _parts(path: Path, columns: Names, evaluated: bool) -> Iterator[Part]:
         if kept and not evaluated:
             raise UsageError(f"{path} holds evaluations: give --like a source that judges by them")
         if kept:
-            yield from map(_evaluations, kept)
+            yield from (_evaluations(file, columns) for file in kept)
         elif path.match(MONITOR):
             if len(_environments(path.parent)) > 1 and path in _environments(path.parent):
                 raise UsageError(f"{path} is one environment of a run: name its folder")
-            yield _monitors([path], path.absolute().parent.name)
+            yield _monitors([path], path.absolute().parent.name, columns)
         else:
             yield from _csv(path, columns, evaluated)
         return
@@ -121,9 +121,10 @@ def _parts(path: Path, columns: Names, evaluated: bool) -> Iterator[Part]:
         if not files:
             yield _events(folder, columns, evaluated)
         if envs:
-            yield _monitors(envs, folder.name)
+            yield _monitors(envs, folder.name, columns)
         for file in others:
-            yield _monitors([file], folder.name if len(files) == 1 else file.name.partition(".")[0])
+            own = folder.name if len(files) == 1 else file.name.partition(".")[0]
+            yield _monitors([file], own, columns)
 
 
 def _environments(folder: Path) -> list[Path]:
@@ -132,8 +133,9 @@ def _environments(folder: Path) -> list[Path]:
     return [file for file in files if file.name.partition(".")[0].isdecimal()]
 
 
-def _monitors(files: Sequence[Path], name: str) -> Part:
+def _monitors(files: Sequence[Path], name: str, columns: Names) -> Part:
     """Return the training episodes of one run, whose environments, a file each, step together."""
+    _refuse_names(files[0], columns)
     tables, tasks = [], set[str]()
     for file in files:
         first, _, rest = _text(file).partition("\n")
@@ -155,8 +157,14 @@ def _monitors(files: Sequence[Path], name: str) -> Part:
     return name, _checked(files[0].parent, rows.reset_index(drop=True))
 
 
-def _evaluations(path: Path) -> Part:
+def _refuse_names(path: Path, columns: Names) -> None:
+    if columns:
+        raise UsageError(f"{path} has the columns that SB3 writes: leave out --columns")
+
+
+def _evaluations(path: Path, columns: Names) -> Part:
     """Return what SB3's `EvalCallback` kept: steps `[E]`, and returns `[E, episodes]`."""
+    _refuse_names(path, columns)
     content = io.BytesIO(_bytes(path))
     try:
         with np.load(content, allow_pickle=False) as arrays:

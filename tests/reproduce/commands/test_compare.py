@@ -40,9 +40,9 @@ def only_row(first: Plan, second: Plan) -> dict[str, Any]:
     [
         # Variances of the means are 100 / 3 and 2 / 2: the standard error is 5.85947, with 2.11791
         # degrees of freedom, whose 97.5 % point of Student's t is 4.08093.
-        ([30.0, 32.0], ["31 (2)", "+11 [-12.91, 34.91]"]),
-        ([30.0, None, 32.0], ["31 (2)", "+11 [-12.91, 34.91]"]),
-        ([30.0, None], ["30 (1)", "+10, no interval: one run on a side"]),
+        ([30.0, 32.0], ["31 (2)", "11 [-13, 35]"]),
+        ([30.0, None, 32.0], ["31 (2)", "11 [-13, 35]"]),
+        ([30.0, None], ["30 (1)", "10, no interval: one run on a side"]),
         ([None, None], ["no score", "none: no score on a side"]),
     ],
 )

@@ -15,6 +15,7 @@ from reproduce import __main__ as command_line
 from reproduce.commands import evaluate as scoring
 from reproduce.commands.evaluate import evaluate_run
 from reproduce.commands.export import export_onnx
+from reproduce.words import number
 from suite.base.errors import UsageError
 from tests.messages import refused
 from tests.reproduce.conftest import reseal
@@ -128,8 +129,8 @@ def test_the_command_prints_the_score(run: Path, capsys: pytest.CaptureFixture[s
     low, high = score.interval() or (0.0, 0.0)
     assert command_line.main(["evaluate", str(run), "--episodes", "3"]) == 0
     assert capsys.readouterr().out == (
-        f"{TASK}: mean return {score.returns.mean():.4g} (95 % interval {low:.4g} to {high:.4g}) "
-        "over 3 episodes, deterministic actions\n"
+        f"{TASK}: mean return {number(score.returns.mean())} "
+        f"(95 % interval {number(low)} to {number(high)}) over 3 episodes, deterministic actions\n"
     )
     assert command_line.main(["evaluate", str(run), "--episodes=1", "--sampled"]) == 0
     assert "interval" not in capsys.readouterr().out

@@ -139,6 +139,7 @@ def test_files_are_numbered_as_seeds_of_each_task(tmp_path: Path) -> None:
     "case",
     [
         *("columns", "no task", "same seed", "no monitor", "one environment", "frames"),
+        "named",
         *("no files", *ARCHIVES),
     ],
 )
@@ -155,7 +156,7 @@ def test_what_cannot_be_read_is_one_line(case: str, tmp_path: Path) -> None:
     if case == "no monitor":
         paths = [tmp_path / "monitor.csv"]
         paths[0].write_text("r,l,t\n1,1,1\n")
-    if case in ("one environment", "frames"):
+    if case in ("one environment", "frames", "named"):
         paths = [tmp_path / "1.monitor.csv"]
         write_monitor(paths[0], [(1.0, 10)], "PongNoFrameskip-v4" if case == "frames" else CART)
     if case == "one environment":
@@ -171,6 +172,7 @@ def test_what_cannot_be_read_is_one_line(case: str, tmp_path: Path) -> None:
         np.savez(
             paths[0], timesteps=[1], results=np.array([[Bomb(tmp_path / "opened")]], dtype=object)
         )
+    columns = {"mean_return": "r"} if case == "named" else None
     with refused(case):
-        read_curves(paths, evaluated=case in ARCHIVES)
+        read_curves(paths, columns, evaluated=case in ARCHIVES)
     assert not (tmp_path / "opened").exists()
