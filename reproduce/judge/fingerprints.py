@@ -2,9 +2,9 @@
 
 A preset is a claim about how networks start. Where a source's runs were evaluated before their
 first update, those returns are evidence: ours, of ten initial policies by the same rule of
-evaluation, must be compatible with them.
+evaluation, must be compatible with them (forty where the source has fewer than ten runs).
 
-    python -m reproduce.judge.fingerprints      # every pair of preset and task (five minutes)
+    python -m reproduce.judge.fingerprints      # every pair of preset and task (nine minutes)
     python -m reproduce.judge.fingerprints --agent sac --source sb3_control
 
 It writes `results/references/fingerprints.csv`; a test refuses a pair that is missing, out of
@@ -40,6 +40,8 @@ LEVEL = 0.01
 """Probability of refusing any of the pairs although all presets are true (Holm's adjustment)."""
 PATH = REFERENCES / "fingerprints.csv"
 SEEDS = tuple(range(101, 111))
+MORE_SEEDS = tuple(range(101, 141))
+"""Where the judge has fewer than ten runs: else not even complete separation were refused."""
 NO_LEARNING_RATE = 1e-30
 """A step size that moves no weight; agents of unrolls make an update before they are scored."""
 
@@ -102,24 +104,10 @@ def untrained_returns(
 
 
 def p_value(ours: Float[np.ndarray, " seeds"], theirs: Float[np.ndarray, " runs"]) -> float:
-    """Return the two-sided p-value of Mann and Whitney's test."""
-    return float(scipy.stats.mannwhitneyu(ours, theirs).pvalue)
-
-
-def row(pair: Pair, ours: Float[np.ndarray, " seeds"]) -> dict[str, Any]:
-    """Return a row of the table, whose returns have two decimals."""
-    ours = ours.round(2)
-    return {
-        "agent": pair.agent,
-        "source": pair.source,
-        "judge": pair.judge,
-        "task": pair.task,
-        "num_runs": pair.theirs.size,
-        "their_median": round(float(np.median(pair.theirs)), 2),
-        "our_median": round(float(np.median(ours)), 2),
-        "p": round(p_value(ours, pair.theirs), 6),
-        "our_returns": " ".join(f"{value:.2f}" for value in ours),
-    }
+    """Return the two-sided p-value of Mann and Whitney's test, exact unless returns are tied."""
+    returns = np.concatenate([ours, theirs])
+    method = "exact" if np.unique(returns).size == returns.size else "asymptotic"
+    return float(scipy.stats.mannwhitneyu(ours, theirs, method=method).pvalue)
 
 
 def main(argv: Sequence[str]) -> int:
@@ -146,9 +134,20 @@ def main(argv: Sequence[str]) -> int:
         replaced &= before["source"] == options.source
     rows = []
     for pair in asked:
-        rows.append(row(pair, untrained_returns(pair.agent, pair.config)))
-        shown = {key: value for key, value in rows[-1].items() if key != "our_returns"}
+        seeds = SEEDS if pair.theirs.size >= len(SEEDS) else MORE_SEEDS
+        ours = untrained_returns(pair.agent, pair.config, seeds).round(2)
+        shown = {
+            "agent": pair.agent,
+            "source": pair.source,
+            "judge": pair.judge,
+            "task": pair.task,
+            "num_runs": pair.theirs.size,
+            "their_median": round(float(np.median(pair.theirs)), 2),
+            "our_median": round(float(np.median(ours)), 2),
+            "p": float(f"{p_value(ours, pair.theirs):.3g}"),
+        }
         print(*shown.values(), sep="  ", flush=True)
+        rows.append(shown | {"our_returns": " ".join(f"{value:.2f}" for value in ours)})
     table = pd.concat([before[~replaced], pd.DataFrame(rows)]).sort_values(
         ["agent", "source", "task"]
     )

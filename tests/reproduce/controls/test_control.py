@@ -440,5 +440,10 @@ def test_a_real_peer_trains(tmp_path: Path, served: str) -> None:
     timing = read_table(run.directory / "timing.csv").iloc[-1]
     assert 1_600 < timing["env_steps"] <= 2_100
     assert 0 < episodes["episode_length"].sum() <= timing["env_steps"]  # the last are unfinished
-    assert timing["num_updates"] > 0
+    config: Any = plan.config
+    expected = timing["num_updates"]  # of SAC, which has no unrolls
+    if unroll := getattr(config, "unroll_length", 0):
+        steps_each = getattr(config, "num_epochs", 1) * getattr(config, "num_minibatches", 1)
+        expected = timing["env_steps"] // (config.num_envs * unroll) * steps_each
+    assert timing["num_updates"] == expected > 0
     assert (np.diff(episodes["env_steps"]) >= 0).all()
