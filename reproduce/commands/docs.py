@@ -207,11 +207,31 @@ def error_rates(group: str) -> str:
     return "\n\n".join(parts)
 
 
+def beside(turns: pd.DataFrame) -> str:
+    """Return our speeds beside other libraries', by the rows of `tests/benchmarks/peers.py`.
+
+    Speeds are medians over turns; so is the ratio, with its range.
+    """
+    turns = turns.assign(ratio=turns["ours"] / turns["theirs"])
+    rows = []
+    for (name, who), own in turns.groupby(["comparison", "beside"], sort=False):
+        speeds = (f"{own[column].median():,.0f}" for column in ("ours", "theirs"))
+        low, middle, high = own["ratio"].quantile([0, 0.5, 1])
+        ratio = f"{middle:.2f} ({low:.2f} to {high:.2f})"
+        rows.append((f"`{name}`", own["cores"].iloc[0], who, *speeds, ratio, len(own)))
+    return table(("loop", "cores", "other", "Encore", "it", "ratio (range)", "turns"), rows)
+
+
+def peers() -> str:
+    """Return the speeds stored in `results/throughput/peers.csv`."""
+    return beside(pd.read_csv(ROOT / "results" / "throughput" / "peers.csv"))
+
+
 TABLES = {
     made.__name__: made
     for made in (
         *(scores, results, matrix, suites, sources),
-        *(equations, deviations, settings, simulators, error_rates),
+        *(equations, deviations, settings, simulators, error_rates, peers),
     )
 }
 

@@ -22,13 +22,15 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from typing import Any
 
-import numpy as np
+import pandas as pd
 
 from reproduce import ROOT
+from reproduce.commands.docs import beside
 from reproduce.gather.collect import throughput
 from suite.base.errors import UsageError, nearest
-from suite.base.hardware import num_cores, processor, processor_name
+from suite.base.hardware import num_cores, processor, processor_name, revision
 from suite.settings.command_line import Parser, run_main
 
 PEERS = ROOT / ".venv-peers"
@@ -407,6 +409,7 @@ def main(argv: Sequence[str]) -> int:
     parser.add_argument("names", nargs="*", metavar="NAME", help=", ".join(COMPARISONS))
     parser.add_argument("--pairs", type=int, default=5, help="turns of every contestant")
     parser.add_argument("--steps", type=int, help="measured environment steps of each run")
+    parser.add_argument("--out", type=Path, help="CSV file of every turn")
     parser.add_argument("--busy", action="store_true", help="measure beside other programs, too")
     options = parser.parse(argv)
     for name in options.names:
@@ -415,32 +418,36 @@ def main(argv: Sequence[str]) -> int:
     load = os.getloadavg()[0]
     if load > MOST_LOAD and not options.busy:
         raise UsageError(f"the load is {load:.1f}: wait until it is below {MOST_LOAD}, or --busy")
-    print(f"{processor_name(processor())}, {num_cores()} cores, load {load:.1f}", flush=True)
-    cores = os.sched_getaffinity(0)
+    where = {"processor": processor_name(processor()), "commit": revision()["commit"]}
+    print(f"{where['processor']}, {num_cores()} cores, load {load:.1f}", flush=True)
+    cores, rows = os.sched_getaffinity(0), list[dict[str, Any]]()
     for name in options.names or COMPARISONS:
         comparison = COMPARISONS[name]
-        os.sched_setaffinity(0, {max(cores)} if comparison.one_core else cores)
-        table = []
-        for turn in range(options.pairs):
+        used = {max(cores)} if comparison.one_core else cores
+        os.sched_setaffinity(0, used)
+        facts = {"comparison": name, "cores": len(used), **where}
+        for turn in range(1, options.pairs + 1):
             steps = options.steps or comparison.steps
-            speeds = [measure(steps) for measure in comparison.contestants.values()]
-            table.append(speeds)
-            said, load = " ".join(f"{speed:,.0f}" for speed in speeds), os.getloadavg()[0]
-            print(f"{name}, turn {turn + 1}: {said} (load {load:.1f})", flush=True)
-        _summarise(name, list(comparison.contestants), np.array(table))
+            speeds = {who: measure(steps) for who, measure in comparison.contestants.items()}
+            said, load = " ".join(f"{s:,.0f}" for s in speeds.values()), os.getloadavg()[0]
+            print(f"{name}, turn {turn}: {said} (load {load:.1f})", flush=True)
+            ours = speeds.pop(next(iter(speeds)))
+            rows += [
+                {
+                    **facts,
+                    "turn": turn,
+                    "beside": who,
+                    "ours": round(ours, 1),
+                    "theirs": round(s, 1),
+                }
+                for who, s in speeds.items()
+                if s > 0  # it took part
+            ]
+    frame = pd.DataFrame(rows)
+    print(beside(frame))
+    if options.out:
+        frame.to_csv(options.out, index=False)
     return 0
-
-
-def _summarise(name: str, contestants: Sequence[str], speeds: np.ndarray) -> None:
-    """Print the median speed of each contestant, and the first's ratio to it."""
-    for k, contestant in enumerate(contestants):
-        if np.isnan(speeds[:, k]).any():
-            continue
-        line = f"{name}: {contestant}: {np.median(speeds[:, k]):,.0f} steps/s"
-        if k:
-            low, median, high = np.quantile(speeds[:, 0] / speeds[:, k], [0, 0.5, 1])
-            line += f"; {contestants[0]} is {median:.2f} times that ({low:.2f} to {high:.2f})"
-        print(line)
 
 
 if __name__ == "__main__":
