@@ -9,7 +9,7 @@ turn are what counts. Peers run in an environment of their own. CleanRL and Lean
 no packages: they take part where a clone of each lies in that environment's folder `src`. LeanRL's
 needs older packages, which its clone may hold:
 
-    pip install --no-deps --target .venv-peers/src/LeanRL tensordict==0.8.3 torchrl==0.8.1
+    pip install --no-deps --target .venv-peers/src/LeanRL tensordict==0.8.3 torchrl==0.8.1 tqdm
 
 On a loaded machine nothing is measured, unless `--busy` asks for it.
 """
