@@ -219,7 +219,7 @@ def beside(turns: pd.DataFrame) -> str:
         low, middle, high = own["ratio"].quantile([0, 0.5, 1])
         ratio = f"{middle:.2f} ({low:.2f} to {high:.2f})"
         rows.append((f"`{name}`", own["cores"].iloc[0], who, *speeds, ratio, len(own)))
-    return table(("loop", "cores", "other", "Encore", "it", "ratio (range)", "turns"), rows)
+    return table(("loop", "cores", "other", "Encore", "theirs", "ratio (range)", "turns"), rows)
 
 
 def peers() -> str:
