@@ -118,14 +118,8 @@ class Pool:
                 return
             self._waiting.remove(group)
             try:
-                ours = [run for run in group if self._leases.claim(run.directory)]
-                theirs = tuple(run for run in group if run not in ours)
-                if theirs:
-                    self._leave(theirs)
-                    if companions(group[0], {run.directory: run for run in group}):
-                        for run in ours:  # a checkpoint fits all its seeds, or none
-                            self._leases.release(run.directory)
-                        ours, theirs = [], group
+                ours = self._claim(group)
+                if theirs := tuple(run for run in group if run not in ours):
                     self._waiting.append(theirs)
                 todo = [run for run in ours if run.has_ended or not self._has_ended_elsewhere(run)]
                 if all(run.has_ended for run in todo):
@@ -137,6 +131,22 @@ class Pool:
                 self._fail(group, f"{reason}: {error}")
             except UsageError as error:
                 self._fail(group, f"not started: {error}")
+
+    def _claim(self, group: Group) -> list[Run]:
+        """Take the leases that are free; return their runs.
+
+        A checkpoint fits all its seeds, or none: of those nothing is taken while one is elsewhere.
+        """
+        here = {run.directory: run for run in group}
+        are_bound = len(group) > 1 and bool(companions(group[0], here))
+        held = [run for run in group if self._leases.is_held(run.directory)] if are_bound else []
+        ours = [] if held else [run for run in group if self._leases.claim(run.directory)]
+        self._leave(held or [run for run in group if run not in ours])
+        if are_bound and len(ours) < len(group):  # another harness was faster
+            for run in ours:
+                self._leases.release(run.directory)
+            return []
+        return ours
 
     def _leave(self, runs: Sequence[Run]) -> None:
         for run in runs:
