@@ -86,8 +86,6 @@ def _rule_of(agent: str, curves: Curves, source: str) -> str:
     """Return the rule of a source; refuse an unknown name, or curves of another rule."""
     check_agent(agent)
     judges = {name: each for name, each in references.sources(agent).items() if each.judges}
-    if not judges:
-        raise UsageError(f"nothing that was published judges {agent}")
     if source not in judges:
         presets = presets_of(agent).items()
         known = {name: preset.judged_by for (_, name), preset in presets if preset.judged_by}

@@ -105,7 +105,8 @@ def _parts(path: Path, columns: Names, evaluated: bool) -> Iterator[Part]:
         if kept:
             yield from (_evaluations(file, columns) for file in kept)
         elif path.match(MONITOR):
-            if len(_environments(path.parent)) > 1 and path in _environments(path.parent):
+            siblings = filter(_is_environment, path.parent.glob(MONITOR))
+            if _is_environment(path) and len([*siblings]) > 1:
                 raise UsageError(f"{path} is one environment of a run: name its folder")
             yield _monitors([path], path.absolute().parent.name, columns)
         else:
@@ -116,7 +117,8 @@ def _parts(path: Path, columns: Names, evaluated: bool) -> Iterator[Part]:
         more = f" and no {EVALUATIONS}" if evaluated else ""
         raise UsageError(f"{path} holds no {EVENTS} and no {MONITOR}{more}: name a CSV file")
     for folder in sorted(folders):
-        files, envs = sorted(folder.glob(MONITOR)), _environments(folder)
+        files = sorted(folder.glob(MONITOR))
+        envs = [file for file in files if _is_environment(file)]
         others = [file for file in files if file not in envs]
         if not files:
             yield _events(folder, columns, evaluated)
@@ -127,10 +129,9 @@ def _parts(path: Path, columns: Names, evaluated: bool) -> Iterator[Part]:
             yield _monitors([file], own, columns)
 
 
-def _environments(folder: Path) -> list[Path]:
-    """Return the files of a run's environments, as SB3's `make_vec_env` names them."""
-    files = sorted(folder.glob(MONITOR))
-    return [file for file in files if file.name.partition(".")[0].isdecimal()]
+def _is_environment(file: Path) -> bool:
+    """Return whether a monitor is of one environment of a run, as SB3's `make_vec_env` names it."""
+    return file.name.partition(".")[0].isdecimal()
 
 
 def _monitors(files: Sequence[Path], name: str, columns: Names) -> Part:

@@ -86,9 +86,8 @@ def render(directory: Path, assets: str = "", home: str = "") -> str:
     sources, left_out = _published(tables, report["sources"])
     compared = set(tables["improvement"]["task"])
     absent = {name for name, chart in drawn.items() if not chart} - {"scores"}
-    parts = {"suite": len(verdicts) >= LEAST, "failures": failures}
-    parts |= {
-        "departures": report["config"],
+    parts = {
+        **{"suite": len(verdicts) >= LEAST, "failures": failures, "departures": report["config"]},
         "times": tables["times"]["wall_seconds"].notna().any(),
     }
     absent |= {name for name, part in parts.items() if not part}

@@ -48,10 +48,10 @@ def near(word: str, choices: Iterable[str]) -> str | None:
 
 
 def nearest(word: str, choices: Iterable[str]) -> str:
-    """Return "; did you mean X?" or, if no choice is near, "; choose from X, Y, Z"."""
+    """Return "; did you mean X?" or, if none is near, "; choose from X, Y, Z"; "" without any."""
     options = sorted(choices)
     meant = near(word, options)
-    if meant is not None:
-        return f"; did you mean {meant}?"
+    if meant is not None or not options:
+        return f"; did you mean {meant}?" if meant else ""
     more = f", ... ({len(options):,} in all)" if len(options) > LISTED else ""
     return f"; choose from {', '.join(options[:LISTED])}{more}"
