@@ -72,7 +72,7 @@ from suite.settings.presets import read_presets
 from suite.unroll_session import UnrollSession, describe
 from suite.unrolls import Transitions, Unroll
 
-BEHAVIOUR = 1  # goes up when the bytes of a run change: see CONTRIBUTING.md
+BEHAVIOUR = 2  # goes up when the bytes of a run change: see CONTRIBUTING.md
 
 
 def losses(
@@ -284,9 +284,9 @@ def update(
     norm = learner.optimiser.minimise(loss, learning_rate, config.max_gradient_norm)
     with torch.no_grad():
         rows = torch.stack([returns, returns - values]).double()
-        moments = torch.cat([rows, rows.square()]) * batch.weights
-        diagnostics = torch.stack([*parts, norm])
-        return torch.cat([diagnostics.double(), moments.sum((1, 2))])
+        moments = torch.cat([rows, rows.square()]) * batch.valid
+        means = moments.sum((1, 2)) / batch.valid.sum().clamp(min=1)
+        return torch.cat([torch.stack([*parts, norm]).double(), means])
 
 
 ACTING = (

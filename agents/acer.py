@@ -71,10 +71,10 @@ from suite.settings.config import (
     Whole,
 )
 from suite.settings.presets import read_presets
-from suite.unroll_session import UnrollSession
+from suite.unroll_session import UnrollSession, describe
 from suite.unrolls import Transitions, UnrollReplay
 
-BEHAVIOUR = 1  # goes up when the bytes of a run change: see CONTRIBUTING.md
+BEHAVIOUR = 2  # goes up when the bytes of a run change: see CONTRIBUTING.md
 
 
 @torch.no_grad()
@@ -441,14 +441,6 @@ def update(
         return torch.cat([(signals.diagnostics * batch.weights).sum((1, 2)), norm.view(1)])
 
 
-def describe(means: Mapping[str, np.ndarray], learning_rate: float) -> dict[str, np.ndarray]:
-    """Return the columns of `updates.csv`, `[1]` each, from the means over a log interval."""
-    if not means:
-        return {}
-    columns = dict(zip(METRICS, means["update"][:, None], strict=True))
-    return {**columns, "learning_rate": np.array([learning_rate])}
-
-
 ACTING = (
     *("convolutions", "bfloat16", "hidden_sizes", "activation", "shared_trunk"),
     *("lstm_size", "observation_clip"),
@@ -481,7 +473,7 @@ def train(config: Config, recorder: Recorder) -> Learner:
     replay.put_first_obs(session.obs)
     session.begin(learner, player, partial(update, learner, config), state, replay.add)
     obs = replay.read_obs(session.obs, session.are_new)  # [N, *obs]
-    while session.continues(describe):
+    while session.continues(partial(describe, METRICS)):
         first_memory = actor.memory.clone()
         for noise in network.draw_noise(action_stream, (config.unroll_length, config.num_envs)):
             actions, logits = actor(obs, noise)

@@ -78,10 +78,10 @@ from suite.settings.config import (
     Widths,
 )
 from suite.settings.presets import read_presets
-from suite.unroll_session import UnrollSession
+from suite.unroll_session import UnrollSession, describe
 from suite.unrolls import Transitions, UnrollReplay
 
-BEHAVIOUR = 1  # goes up when the bytes of a run change: see CONTRIBUTING.md
+BEHAVIOUR = 2  # goes up when the bytes of a run change: see CONTRIBUTING.md
 
 
 def duel(
@@ -528,15 +528,6 @@ def update(
         return torch.cat([(signals.diagnostics * weights).sum((1, 2)), norm.view(1)])
 
 
-def describe(
-    config: Config, means: Mapping[str, np.ndarray], learning_rate: float
-) -> dict[str, np.ndarray]:
-    """Return the columns of `updates.csv`, `[1]` each, from the means over a log interval."""
-    columns = dict(zip(METRICS, means["update"][:, None], strict=True)) if means else {}
-    falls = columns and config.learning_rate_decay_steps
-    return {**columns, "learning_rate": np.array([learning_rate])} if falls else columns
-
-
 ACTING = ("std", "bounded_mean", "hidden_sizes", "activation", "lstm_size", "observation_clip")
 """Settings that rebuild a policy, beside the task."""
 
@@ -571,7 +562,7 @@ def train(config: Config, recorder: Recorder) -> Learner:
     replay.put_first_obs(session.obs)
     session.begin(learner, player, partial(update, learner, config), state, store)
     obs = replay.read_obs(session.obs, session.are_new)  # [N, O]
-    while session.continues(partial(describe, config)):
+    while session.continues(partial(describe, METRICS)):
         first_memory = actor.memory.clone()
         for noise in network.draw_noise(action_stream, (config.unroll_length, config.num_envs)):
             actions, outputs = actor(obs, noise)

@@ -76,10 +76,10 @@ from suite.settings.config import (
     Whole,
 )
 from suite.settings.presets import read_presets
-from suite.unroll_session import MetricRows, UnrollSession
+from suite.unroll_session import MOMENTS, MetricRows, UnrollSession, explained_variance
 from suite.unrolls import Transitions
 
-BEHAVIOUR = 3  # goes up when the bytes of a run change: see CONTRIBUTING.md
+BEHAVIOUR = 4  # goes up when the bytes of a run change: see CONTRIBUTING.md
 
 
 class VTraceReturns(NamedTuple):
@@ -389,9 +389,8 @@ METRICS = (
     *("mean_rho", "max_rho", "clipped_share"),
 )
 """Per update: losses of policy and value, the policy's entropy (nats), the norm of the whole
-gradient, mean and maximum of the importance weights, and the share of them that is clipped."""
-MOMENTS = ("target", "residual", "squared_target", "squared_residual", "num_rows")
-"""Means over valid rows of V's targets and errors and of their squares; the number of rows."""
+gradient, mean and maximum of the importance weights, and the share of them that is clipped.
+`MOMENTS` of the value and the number of rows follow."""
 
 
 def update(
@@ -411,7 +410,7 @@ def update(
         memory: the acting policy's memory before the minibatch; None: zeros.
 
     Returns:
-        `METRICS` and `MOMENTS`, on the learner's device.
+        `METRICS`, `MOMENTS` and the number of rows, on the learner's device.
     """
     valid, num_rows = batch.valid, batch.valid.sum().clamp(min=1)
     outputs, values = learner.network.unroll(batch, memory)  # [T + 1, N, A], [T + 1, N]
@@ -451,14 +450,12 @@ def describe(
     """Return the columns of `updates.csv`, `[1]` each, from all updates of a log interval."""
     if not rows:
         return {}
-    columns = dict(zip((*METRICS, *MOMENTS), rows["update"].T, strict=True))
+    columns = dict(zip((*METRICS, *MOMENTS, "num_rows"), rows["update"].T, strict=True))
     means = {name: columns[name].mean() for name in METRICS}
     means["max_rho"] = columns["max_rho"].max()
     share = columns["num_rows"] / max(columns["num_rows"].sum(), 1.0)
-    pooled = {name: float((columns[name] * share).sum()) for name in MOMENTS}
-    unexplained = pooled["squared_residual"] - pooled["residual"] ** 2
-    variance = pooled["squared_target"] - pooled["target"] ** 2
-    means["explained_variance"] = 1 - unexplained / variance if variance > 1e-12 else 0.0
+    pooled = [float((columns[name] * share).sum()) for name in MOMENTS]
+    means["explained_variance"] = explained_variance(*pooled)
     means |= {"policy_lag": lag, "learning_rate": learning_rate}
     return {name: np.array([value]) for name, value in means.items()}
 

@@ -33,18 +33,29 @@ def describe(
 ) -> dict[str, np.ndarray]:
     """Return the columns of `updates.csv`, `[1]` each, from the means over a log interval.
 
-    These are of an update's `metrics` and then of `MOMENTS`, from which the share of the targets'
-    variance follows that the value explains.
+    These are of an update's `metrics` and, if the agent has any, of `MOMENTS`.
     """
     if not means:
         return {}
-    values = dict(zip((*metrics, *MOMENTS), means["update"].tolist(), strict=True))
-    unexplained = values["squared_residual"] - values["residual"] ** 2
-    variance = values["squared_target"] - values["target"] ** 2
-    columns = {name: values[name] for name in metrics}
-    columns["explained_variance"] = 1 - unexplained / variance if variance > 0 else 0.0
+    values = means["update"].tolist()
+    columns = dict(zip(metrics, values[: len(metrics)], strict=True))
+    if moments := values[len(metrics) :]:
+        columns["explained_variance"] = explained_variance(*moments)
     columns["learning_rate"] = learning_rate
     return {name: np.array([value]) for name, value in columns.items()}
+
+
+def explained_variance(
+    target: float, residual: float, squared_target: float, squared_residual: float
+) -> float:
+    """Return the share of the targets' variance that V explains, from `MOMENTS`.
+
+    It is 0 where the variance is the rounding of float64.
+    """
+    variance = squared_target - target**2
+    if variance <= 1e-12 * squared_target:
+        return 0.0
+    return 1 - (squared_residual - residual**2) / variance
 
 
 class MetricRows:

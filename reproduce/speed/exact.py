@@ -37,7 +37,7 @@ READING = tuple(
 """Methods that may bring a tensor to the host; on a CPU they dispatch no operator."""
 INSTRUCTIONS = {"ATEN_CPU_CAPABILITY": "avx2", "ONEDNN_MAX_CPU_ISA": "AVX2"}
 """Environment of a process that counts the same on every processor: with AVX-512 oneDNN lays out
-tensors differently, and affine layers use it (`suite/nets/affine.py`)."""
+tensors differently."""
 Counts = dict[str, Any]
 """Of one workload: `operators` by name, and numbers."""
 

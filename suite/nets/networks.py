@@ -15,7 +15,6 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from suite.envs.vector_env import Spaces
-from suite.nets.affine import affine
 from suite.nets.initialisation import Scheme, draw_kernel
 from suite.nets.perceptrons import Heads, draw_perceptron
 from suite.nets.recurrence import Core
@@ -124,12 +123,12 @@ class Trunk(nn.Module):
         features = self._flat(obs)
         weight, bias = self._layers[0]
         if actions is None:
-            hidden = affine(bias, features, weight)
+            hidden = torch.addmm(bias, features, weight)
         else:  # the observations' share of the first layer is computed once
-            shares = affine(bias, features, weight[: features.shape[1]])
+            shares = torch.addmm(bias, features, weight[: features.shape[1]])
             hidden = (shares + actions @ weight[features.shape[1] :]).flatten(0, 1)
         for weight, bias in self._layers[1:]:
-            hidden = affine(bias, self._activation(hidden), weight)
+            hidden = torch.addmm(bias, self._activation(hidden), weight)
         return hidden if actions is None else hidden.unflatten(0, actions.shape[:2])
 
     def begin(self, number: int) -> Float[Tensor, "N M"]:
@@ -146,7 +145,7 @@ class Trunk(nn.Module):
             return self(obs), memory
         hidden, memory = self.core.step(self._features(obs), memory)
         weight, bias = self._layers[-1]
-        return affine(bias, hidden, weight), memory
+        return torch.addmm(bias, hidden, weight), memory
 
     def remember(
         self, memory: Float[Tensor, "N M"], actions: Any, rewards: np.ndarray, valid: np.ndarray
@@ -169,13 +168,13 @@ class Trunk(nn.Module):
         features = self._features(joined).unflatten(0, obs.shape[:2])
         hidden = self.core.unroll(features, memory, actions, rewards, valid)
         weight, bias = self._layers[-1]
-        return affine(bias, hidden.flatten(0, 1), weight).unflatten(0, obs.shape[:2])
+        return torch.addmm(bias, hidden.flatten(0, 1), weight).unflatten(0, obs.shape[:2])
 
     def _features(self, obs: Tensor) -> Float[Tensor, "B F"]:
         """Return the outputs of the last hidden layer."""
         hidden = self._flat(obs)
         for weight, bias in self._layers[:-1]:
-            hidden = self._activation(affine(bias, hidden, weight))
+            hidden = self._activation(torch.addmm(bias, hidden, weight))
         return hidden
 
     def _flat(self, obs: Tensor) -> Float[Tensor, "B I"]:

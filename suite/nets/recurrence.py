@@ -23,7 +23,6 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from suite.envs.vector_env import Spaces
-from suite.nets.affine import affine
 from suite.nets.initialisation import Scheme, draw_layer
 
 
@@ -56,7 +55,8 @@ class LSTM(nn.Module):
         it 0.
         """
         # the inputs' share of all steps is one product
-        shares = affine(self.bias, inputs.flatten(0, 1), self.weight).unflatten(0, starts.shape)
+        shares = torch.addmm(self.bias, inputs.flatten(0, 1), self.weight)
+        shares = shares.unflatten(0, starts.shape)
         hidden, cell = state.unbind(0)
         outputs = []
         for share, keep in zip(shares.unbind(0), (1 - starts).unsqueeze(-1).unbind(0), strict=True):

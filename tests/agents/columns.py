@@ -17,8 +17,7 @@ UPDATES: dict[str, set[str]] = {
     "ppo": {*ppo.METRICS, "explained_variance", "learning_rate"},
     "impala": {*impala.METRICS, "explained_variance", "policy_lag", "learning_rate"},
     "acer": {*acer.METRICS, "learning_rate"},
-    "acer_continuous": {*acer_continuous.METRICS},
-    "acer_continuous, learned": {*acer_continuous.METRICS, "learning_rate"},
+    "acer_continuous": {*acer_continuous.METRICS, "learning_rate"},
 }
 UPDATES["sac_value, bounds"] = UPDATES["sac_value"]
 UPDATES["sac_alf, options"] = UPDATES["sac_alf"] | {"prior_kl"}

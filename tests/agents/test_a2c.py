@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from agents import a2c
-from suite.unroll_session import describe
+from suite.unroll_session import describe, explained_variance
 from tests.agents.trainings import (
     CONTROL,
     CPU,
@@ -81,3 +81,12 @@ def test_diagnostics_are_what_they_are_called() -> None:
     columns = describe(a2c.METRICS, {"update": found.numpy()}, 1e-3)
     explained = 1 - errors.var(correction=0) / returns.var(correction=0)
     assert columns["explained_variance"][0] == pytest.approx(explained.item(), rel=1e-4)
+
+
+def test_rounding_explains_no_variance() -> None:
+    """Constant returns, whose moments differ by float64's rounding, have a variance of 0."""
+    target = 137.1
+    moments = (target, 0.5, math.nextafter(target**2, math.inf), 0.26)
+    assert explained_variance(*moments) == 0.0
+    assert explained_variance(0.0, 0.0, 0.0, 0.0) == 0.0
+    assert explained_variance(0.0, 0.0, 4.0, 1.0) == 0.75

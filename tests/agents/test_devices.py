@@ -20,7 +20,6 @@ from suite import player, unroll_session
 from suite.base.errors import UsageError
 from suite.collector import Collector
 from suite.graphs import WARM_UPS, Graphs
-from suite.nets import affine
 from tests import stand_in_gpu
 from tests.agents.trainings import learned, module_of
 from tests.forms import by_agent
@@ -148,7 +147,6 @@ def test_an_agent_learns_on_a_gpu_what_it_learns_on_the_cpu(
     From graphs the same as kernel by kernel, to the bit: nothing is frozen that changes, warm-ups
     leave no trace, and a checkpoint is gone on from.
     """
-    monkeypatch.setattr(affine, "_linear", None)  # oneDNN adds in another order
     config, cut = short(agent, name), configurations.RUNS[agent][name].cut
     config = dataclasses.replace(config, **changes)
     theirs = [*learned(runner.train(module_of(agent), config, tmp_path / "cpu", cut=False))]

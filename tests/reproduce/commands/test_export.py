@@ -12,7 +12,6 @@ import agents
 from reproduce import __main__ as command_line
 from reproduce.commands.export import export_onnx, graph_of, refuse_unable
 from reproduce.plan.grid import PUBLISHED
-from suite.nets import affine
 from suite.resume.checkpoint import Policy, read_policy, save_policy
 from suite.settings.recorded import recorded_settings
 from tests.messages import check, refused
@@ -35,12 +34,6 @@ RUNS = {
     "sac_value": "sac-mujoco-small/paper/Reacher-v4",  # which does, too
 }
 """Published policies of every agent."""
-
-
-@pytest.fixture(autouse=True)
-def avx512(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Have large products made as on a processor with AVX-512: oneDNN's are not in ONNX."""
-    monkeypatch.setattr(affine, "_linear", torch.ops.mkldnn._linear_pointwise)
 
 
 def folder_of(case: str, tmp_path: Path) -> Path:

@@ -87,7 +87,7 @@ def test_a_pair_of_the_same_gated_code_measures_nothing(
     (finding,) = pair.judge_against("old", ["vtrace"])
     assert finding == ("all", False, "no code that the workloads run differs from old", True)
     (words,) = asked
-    paths = {"agents/a2c.py", "suite/nets/affine.py", "results/references/paper/sac.toml"}
+    paths = {"agents/a2c.py", "suite/nets/networks.py", "results/references/paper/sac.toml"}
     listed = ["git", "-C", str(pair.ROOT), "ls-files", *words[words.index("--") :]]
     tracked = subprocess.run(listed, capture_output=True, text=True).stdout.split()
     assert paths <= set(tracked)
