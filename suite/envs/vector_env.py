@@ -5,7 +5,8 @@ Tasks that envpool lacks come from gymnasium (`gymnasium_pool.py`), slower, othe
 It hides from agents that, in envpool 1.2.5, the action after an end is ignored (`valid` is False
 there, or "same step" reset skips the row); seeds of neighbouring runs overlap unless each
 environment is given one; actions are neither checked nor clipped; a lost life in Atari looks like a
-termination although the game continues; dm_control observations are dictionaries.
+termination although the game continues; dm_control observations are dictionaries, and its resets
+give rewards.
 """
 
 import ctypes
@@ -300,9 +301,12 @@ class VectorEnv:
             rewards = np.clip(raw_rewards, -1.0, 1.0)
             episode_ends = info["terminated"].reshape(shape).astype(bool) | truncations
         else:
-            rewards = raw_rewards = raw_rewards.reshape(shape)
+            raw_rewards = raw_rewards.reshape(shape)
+            if self._valid is not self._all_valid:
+                raw_rewards = np.where(self._valid, raw_rewards, 0.0)
             if self.action_shape and self._is_nan.any():
-                rewards = raw_rewards = np.where(self._is_nan & self._valid, np.nan, raw_rewards)
+                raw_rewards = np.where(self._is_nan & self._valid, np.nan, raw_rewards)
+            rewards = raw_rewards
             episode_ends = ends
         valid = self._valid
         returns = self._returns + raw_rewards

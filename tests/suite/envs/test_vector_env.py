@@ -86,6 +86,20 @@ def pendulum_cost(obs: np.ndarray, torques: np.ndarray) -> np.ndarray:
     return angle**2 + 0.1 * obs[..., 2] ** 2 + 0.001 * torques**2
 
 
+def test_a_reset_gives_no_reward() -> None:
+    """A return is the sum of valid rows' rewards, where dm_control pays for the ignored one."""
+    task = replace(find_task("CartpoleBalance-v1"), time_limit=10)
+    env = VectorEnv(task, environment_seeds([1], 2, "test"))
+    returns, number = np.zeros((1, 2)), 0
+    for _, _, step in play(env, random_actions(env), 40):
+        assert (step.rewards[~step.valid] == 0).all()
+        returns += step.raw_rewards
+        np.testing.assert_allclose(step.episode_returns, returns, rtol=1e-6)
+        returns[step.episode_ends] = 0
+        number += np.count_nonzero(~step.valid)
+    assert number >= 4
+
+
 @BOTH_CARTPOLES
 @BOTH_RESETS
 def test_the_tape_is_the_physics_across_terminations_and_truncations(
