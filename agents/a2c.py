@@ -6,9 +6,6 @@ losses. Discrete and continuous actions.
 
     python -m agents.a2c --task CartPole-v1 --seeds 1 2 3 --env-steps 500000 --out runs/mine
 
-This trains with the settings of the task's default source, `sb3_control`, not with the defaults
-below.
-
 | what                             | paper                    | here                 |
 |----------------------------------|--------------------------|----------------------|
 | advantages, or n-step returns    | arXiv:1506.02438, Eq. 16 | `suite.actor_critic` |
@@ -33,7 +30,7 @@ Deviations from the paper, and details it leaves open:
 8. Continuous actions have one log standard deviation per dimension, as in the sources; the paper's
    network outputs a variance, and learns from whole episodes.
 9. Defaults: value loss weighted by 0.5 (the paper: 1), separate trunks (the paper: shared), clipped
-   gradients, a constant learning rate (the paper: falling to 0), TensorFlow's form of RMSprop.
+   gradients, a constant learning rate (the paper: falling to 0), RMSprop's averages start at 1.
 """
 
 import sys
@@ -144,7 +141,7 @@ class Config(RMSpropConfig):
     """Evaluate actions drawn from the policy, or its mode; `training`: score training episodes."""
 
 
-PRESETS = read_presets("a2c", Config)
+PRESETS = read_presets("a2c", Config)  # a source's settings replace the defaults
 
 
 FRAME_LAYERS = {  # DQN's of Nature 2015, and those of the A3C paper, Section 8

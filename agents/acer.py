@@ -258,7 +258,7 @@ class Config(ReplayConfig):
             raise UsageError("lstm_size needs shared_trunk: policy and Q share the LSTM")
 
 
-PRESETS = read_presets("acer", Config)
+PRESETS = read_presets("acer", Config)  # a source's settings replace the defaults
 
 
 FRAME_LAYERS = {  # DQN's of Nature 2015, and those of the A3C paper, Section 8

@@ -271,7 +271,7 @@ class Config(ReplayConfig):
         return self.replay_ratio * self.num_envs / self.batch_unrolls
 
 
-PRESETS = read_presets("acer_continuous", Config)
+PRESETS = read_presets("acer_continuous", Config)  # a source's settings replace the defaults
 
 
 class GaussianPolicy(PolicyNetwork):

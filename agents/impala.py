@@ -311,7 +311,7 @@ class Config(RMSpropConfig):
         require(self.unroll_length > self.drop_last_row, rule, self.unroll_length)
 
 
-PRESETS = read_presets("impala", Config)
+PRESETS = read_presets("impala", Config)  # a source's settings replace the defaults
 
 
 FRAME_LAYERS = {

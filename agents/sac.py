@@ -188,7 +188,7 @@ class Config(TransitionConfig):
         require(alpha > 0 or not self.learn_alpha, "a learned initial_alpha must be above 0", alpha)
 
 
-PRESETS = read_presets("sac", Config)
+PRESETS = read_presets("sac", Config)  # a source's settings replace the defaults
 
 
 def split_outputs(

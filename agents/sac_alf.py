@@ -295,7 +295,7 @@ class Config(sac.Config):
         return super().memory_bytes + 4 * self.replay_size * further
 
 
-PRESETS = read_presets("sac_alf", Config)
+PRESETS = read_presets("sac_alf", Config)  # a source's settings replace the defaults
 
 
 def log_ratios(log_probs: SB, actions: SBA, previous: Previous, config: Config) -> SB:
@@ -507,14 +507,15 @@ def update(
     minimise(losses, learner.critic_optimiser)
     q_values = q_values.detach() * shares_of(counts)[:, None, None, :, None]
     metrics = {"critic_loss": losses.detach(), "q_value": q_values.mean((1, 2, 3, 4))}
-    if num_updates % config.policy_period == 0:
+    policy_is_due, targets_are_due = sac.parts_due(config, num_updates)
+    if policy_is_due:
         used = counts[:, : config.policy_steps]  # [S, P, B]
         previous = batch.extras[:, : used[0].numel(), config.num_parts :]
         for draws in noise[num_states:].split(config.policy_steps):
             given = (batch.obs[:, : used[0].numel()], previous, weights)
             flat = draws.transpose(0, 1).flatten(1, 2)  # [S, P B, A]
             metrics |= _update_policy(learner, config, *given, flat, used)
-    if (num_updates + 1) % config.target_period == 0:
+    if targets_are_due:
         learner.target_critics.follow(learner.critics, config.tau)
     return metrics, errors
 

@@ -9,7 +9,7 @@ import torch
 
 
 class Means:
-    """Running means of an agent's diagnostics, torch tensors `[S]` by name.
+    """Running means of an agent's diagnostics, torch tensors by name.
 
     They stay on their device until the log interval ends.
     """
@@ -28,7 +28,7 @@ class Means:
         self._counts.update(metrics.keys())
 
     def read(self) -> dict[str, np.ndarray]:
-        """Return the means since the last call, `[S]` each, and reset them."""
+        """Return the means since the last call and reset them."""
         means = {
             name: (total / self._counts[name]).cpu().numpy() for name, total in self._sums.items()
         }

@@ -144,7 +144,7 @@ class OffPolicyConfig(RunConfig):
     batch_size: Count = 256
     """Transitions per update, B."""
     replay_capacity: Capacity = 1_000_000
-    """Transitions kept per seed."""
+    """Transitions kept per seed; `sac_discrete` counts observations."""
     learning_starts: Whole | None
     """Uniformly random environment steps before the first update."""
     update_ratio: Positive = 1.0
@@ -206,7 +206,7 @@ class UnrollConfig(RunConfig):
     """Between the layers for vector observations; ReLU follows convolutions."""
     hidden_gain: Positive = 2**0.5
     """Gain of orthogonal initial weights of all layers but the heads and an LSTM, whose
-    gain is 1; biases start at 0."""
+    gain is 1; biases start at 0, an LSTM's forget gates at 1."""
     policy_head_gain: Positive = 0.01
     """Gain of the policy's head where weights are orthogonal."""
     learning_rate: Rate
