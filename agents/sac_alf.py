@@ -103,10 +103,11 @@ from suite.priorities import PriorityDraws
 from suite.record.recorder import Recorder
 from suite.replay import Batch, HistoryReplay
 from suite.resume.checkpoint import Policy, config_of, for_one_seed
-from suite.session import Session, train_together
+from suite.session import train_together
 from suite.settings.command_line import run_main
 from suite.settings.config import Count, Fraction, NotNegative, Positive, Range, Share, Whole
 from suite.settings.presets import read_presets
+from suite.step_session import StepSession
 
 BEHAVIOUR = 3  # goes up when the bytes of a run change: see CONTRIBUTING.md
 
@@ -645,7 +646,7 @@ def train(config: Config, recorder: Recorder) -> Learner:
     """Train every seed of `config` to its last step; return the learner."""
     by_parts, num_seeds = config.reward_weights is not None, len(config.seeds)
     memory, evaluation_memory = StackMemory(), StackMemory()  # in training, in evaluations
-    session = Session(config, recorder, reset="same_step", reward_parts=by_parts)
+    session = StepSession(config, recorder, reward_parts=by_parts)
     learner = make_learner(config, session.env.spaces, session.device)
     obs_size, action_size, _ = sizes_of(session.env.spaces)
     sizes = (obs_size, action_size, int(learner.chooses))

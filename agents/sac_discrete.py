@@ -58,7 +58,7 @@ from suite.nets.networks import FrameLayers, Trunk, prepare
 from suite.nets.perceptrons import Perceptron, Stack, weight_norms
 from suite.record.recorder import Recorder
 from suite.resume.checkpoint import Policy, config_of, for_one_seed
-from suite.session import Session, train_together
+from suite.session import train_together
 from suite.settings.command_line import run_main
 from suite.settings.config import (
     Count,
@@ -72,6 +72,7 @@ from suite.settings.config import (
 )
 from suite.settings.presets import read_presets
 from suite.step_replay import StepBatch, StepReplay, row_bytes
+from suite.step_session import StepSession
 
 BEHAVIOUR = 3  # goes up when the bytes of a run change: see CONTRIBUTING.md
 
@@ -407,7 +408,7 @@ def load(weights: Mapping[str, Tensor], description: Mapping[str, Any]) -> Polic
 
 def train(config: Config, recorder: Recorder) -> Learner:
     """Train every seed of `config` to its last step; return the learner."""
-    session = Session(config, recorder, reset="same_step")
+    session = StepSession(config, recorder)
     spaces, device = session.env.spaces, session.device
     learner = make_learner(config, spaces, device)
     replay = StepReplay(spaces, len(config.seeds), config.num_envs, config.replay_rows, device)

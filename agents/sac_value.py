@@ -58,10 +58,11 @@ from suite.nets.perceptrons import Perceptron, Stack, weight_norms
 from suite.record.recorder import Recorder
 from suite.replay import Batch, Replay
 from suite.resume.checkpoint import Policy, config_of, for_one_seed
-from suite.session import Session, train_together
+from suite.session import train_together
 from suite.settings.command_line import run_main
 from suite.settings.config import Count, Positive, Rate, TransitionConfig, Whole, Widths
 from suite.settings.presets import read_presets
+from suite.step_session import StepSession
 
 BEHAVIOUR = 2  # goes up when the bytes of a run change: see CONTRIBUTING.md
 
@@ -308,7 +309,7 @@ def load(weights: Mapping[str, Tensor], description: Mapping[str, Any]) -> Polic
 
 def train(config: Config, recorder: Recorder) -> Learner:
     """Train every seed of `config` to its last step; return the learner."""
-    session = Session(config, recorder, reset="same_step")
+    session = StepSession(config, recorder)
     (obs_size,), (action_size,) = session.env.obs_shape, session.env.action_shape
     learner = make_learner(config, obs_size, action_size, session.device)
     sizes = (config.replay_size, config.num_envs, obs_size, action_size)

@@ -1,7 +1,6 @@
 """The frame of a loop that collects unrolls of one seed and learns from each.
 
-`agents/a2c.py` shows it. The words are those of `suite.session.Session`, the frame of the loops
-that learn after each step.
+`agents/a2c.py` shows it.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -75,8 +74,8 @@ class MetricRows:
         return rows
 
 
-class UnrollSession:
-    """A `Session` of one seed, its counters, its journal and its updates.
+class UnrollSession(Session):
+    """A `Session` of one seed, with its counters, its journal and its updates.
 
     `metrics` keeps the diagnostics of updates for a log interval: `Means`, the default, or
     `MetricRows`.
@@ -85,12 +84,11 @@ class UnrollSession:
     def __init__(
         self, config: UnrollConfig, recorder: Recorder, metrics: Means | MetricRows | None = None
     ) -> None:
+        super().__init__(config, recorder, config.unroll_rows)
         (self._seed,) = config.seeds
-        self._config, self._recorder = config, recorder
-        self._session = Session(config, recorder, stride=config.unroll_rows)
+        self._learning_rate_at = config.learning_rate_at
         self._means = Means() if metrics is None else metrics
         self._may_save = False
-        self.env, self.device = self._session.env, self._session.device
         self.env_steps = 0
         """Environment steps so far; ignored actions do not count."""
         self.first_step = 0
@@ -102,7 +100,7 @@ class UnrollSession:
     @property
     def learning_rate(self) -> float:
         """Return the step size of updates that follow the newest unroll."""
-        return self._config.learning_rate_at(self.first_step)
+        return self._learning_rate_at(self.first_step)
 
     def stream(self, name: str) -> np.random.Generator:
         """Return the seed's random stream of that name."""
@@ -142,20 +140,20 @@ class UnrollSession:
 
     def continues(self, describe: Describe) -> bool:
         """Save, evaluate and log what is due, then return whether there is another unroll."""
-        goes_on = self._session.goes_on(self.env_steps)
+        goes_on = self.goes_on(self.env_steps)
         self._recorder.clock.lap("learning")
         if self._may_save and self._journal.is_due(at_end=not goes_on):
             numbers = (self.env_steps, self.first_step, self.num_updates, self._reward_sum)
             self._journal.save(*numbers)
         gained, player = self.env_steps - self.first_step, self._player
-        self._session.evaluate_if_due(self.env_steps, gained, player, player.weights, player.memory)
-        if self._session.is_due(self._config.log_interval, self.env_steps, gained):
+        self.evaluate_if_due(self.env_steps, gained, player, player.weights, player.memory)
+        if self.is_due(self._config.log_interval, self.env_steps, gained):
             columns = describe(self._means.read(), self.learning_rate)
             norm = self._learner.optimiser.weights.norm()
             checks = {"reward": np.array([self._reward_sum]), "weight_norm": np.array([norm])}
             self._recorder.log(self.env_steps, self.num_updates, columns, checks)
         self.first_step, self._may_save = self.env_steps, True
-        return self._session.goes_on(self.env_steps)
+        return self.goes_on(self.env_steps)
 
     def step(self, actions: np.ndarray | Tensor) -> Step:
         """Take a step in every environment, count it, and record the episodes that ended."""
@@ -185,7 +183,7 @@ class UnrollSession:
 
     def pauses(self) -> bool:
         """Return whether a checkpoint may follow, so that no thread may be at work until then."""
-        self._may_save = not self._session.goes_on(self.env_steps) or self._journal.is_due()
+        self._may_save = not self.goes_on(self.env_steps) or self._journal.is_due()
         return self._may_save
 
     def _count(self, step: Step) -> None:
@@ -206,4 +204,4 @@ class UnrollSession:
 
     def save_policy(self, settings: Sequence[str]) -> None:
         """Write the policy into the run's folder; see `Session.save_policies`."""
-        self._session.save_policies(self._player.weights, settings)
+        self.save_policies(self._player.weights, settings)

@@ -378,8 +378,10 @@ def read_command_line(
     )
     _add_run_flags(add_settings(parser, preset, explains=bool({"-h", "--help"} & {*argv})))
     config = override(preset, argparse.Namespace(**vars(parser.parse(argv)) | {"task": task}))
-    shown = f"settings of {source} on {suite}, not the defaults of the file: --help shows them"
-    print(replaced(presets, agent, (suite, source), config) or shown, file=sys.stderr)
+    if said := replaced(presets, agent, (suite, source), config):
+        print(said, file=sys.stderr)
+    else:
+        print(f"settings of {source} on {suite} replace the defaults of the file: see --help")
     out = options.out or Path("runs") / "alone" / agent / folder_of(task)
     kept = (options.checkpoint_minutes, options.drop_checkpoints, options.keep_best, options.plot)
     return config, RunOptions(suite, source, out, *kept)

@@ -13,7 +13,7 @@ from torch import Tensor
 from torch.distributions import Normal
 
 from agents import sac, sac_alf
-from suite import session
+from suite import step_session
 from suite.envs.vector_env import Spaces
 from suite.resume.checkpoint import read_policy
 from tests.agents.alf import assert_same_weights, descend, plain_learner, random_batch, squash
@@ -161,8 +161,8 @@ def test_sequences_are_the_same_during_a_step_and_after_it(
     config = replace(SHORT, task="InvertedPendulum-v4", env_steps=120, evaluation_interval=120)
     config = replace(config, td_steps=4, num_envs=2, replay_capacity=capacity, batch_size=2)
     early, _ = train(config, tmp_path / "early")
-    updates = session.Updates
-    monkeypatch.setattr(session, "Updates", lambda *given: updates(*given[:4], late=True))
+    updates = step_session.Updates
+    monkeypatch.setattr(step_session, "Updates", lambda *given: updates(*given[:4], late=True))
     late, _ = train(config, tmp_path / "late")
     assert same(early, late)
 
