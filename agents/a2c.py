@@ -275,14 +275,15 @@ def update(
     """
     log_probs, entropies, values = evaluate_actions(learner.network, batch.obs[:-1], batch.actions)
     advantages, returns = targets(learner, config, batch, values)
-    parts = losses(log_probs, entropies, values, advantages, returns, batch.weights)
+    num_rows = batch.valid.sum().clamp(min=1)
+    parts = losses(log_probs, entropies, values, advantages, returns, batch.valid / num_rows)
     policy_loss, value_loss, entropy = parts
     loss = policy_loss + config.value_coef * value_loss - config.entropy_coef * entropy
     norm = learner.optimiser.minimise(loss, learning_rate, config.max_gradient_norm)
     with torch.no_grad():
         rows = torch.stack([returns, returns - values]).double()
         moments = torch.cat([rows, rows.square()]) * batch.valid
-        means = moments.sum((1, 2)) / batch.valid.sum().clamp(min=1)
+        means = moments.sum((1, 2)) / num_rows
         return torch.cat([torch.stack([*parts, norm]).double(), means])
 
 

@@ -427,7 +427,8 @@ def update(
     average_logits = average_outputs[..., : logits.shape[-1]]
     signals = learning_signals(config, batch, logits.detach(), q_values.detach(), average_logits)
 
-    weights = batch.weights if config.loss_reduction == "mean" else batch.valid
+    shares = batch.weights
+    weights = shares if config.loss_reduction == "mean" else batch.valid
     statistics = statistics_of(logits[:-1], config.statistics)
     objective = (statistics * (signals.gradients * weights.unsqueeze(-1))).sum()
     taken_q_values = q_values[:-1].gather(-1, batch.actions.unsqueeze(-1)).squeeze(-1)
@@ -438,7 +439,7 @@ def update(
         actor = learner.network.actor.parameters()
         for slow, fast in zip(learner.average_policy.parameters(), actor, strict=True):
             slow.lerp_(fast, config.tau)
-        return torch.cat([(signals.diagnostics * batch.weights).sum((1, 2)), norm.view(1)])
+        return torch.cat([(signals.diagnostics * shares).sum((1, 2)), norm.view(1)])
 
 
 ACTING = (

@@ -33,8 +33,11 @@ class Transitions(NamedTuple):
     """`[T, B]`: 1 where a trace passes from t + 1 to t, 0 at any end."""
     valid: Tensor
     """`[T, B]`: 1 for a transition, 0 for an ignored action."""
-    weights: Tensor
-    """`[T, B]`: `valid` over the number of valid rows, so that a weighted sum is their mean."""
+
+    @property
+    def weights(self) -> Tensor:
+        """Return `valid` over the number of valid rows: a weighted sum is their mean."""
+        return self.valid / self.valid.sum().clamp(min=1)
 
     @property
     def is_empty(self) -> bool:
@@ -42,7 +45,7 @@ class Transitions(NamedTuple):
         return len(self.valid) == 1 and not self.valid.any()
 
     def minibatches(self, number: int) -> list["Transitions"]:
-        """Split the columns into `number` parts, in order; `weights` stay those of the whole."""
+        """Split the columns into `number` parts, in order."""
         chunks = [column.chunk(number, dim=1) for column in self]
         return [Transitions(*columns) for columns in zip(*chunks, strict=True)]
 
@@ -67,11 +70,10 @@ class Outcomes(NamedTuple):
         self.terminations[row], self.truncations[row] = step.terminations, step.truncations
 
     def tensors(self, device: torch.device, config: UnrollConfig) -> Tensor:
-        """Return rewards, discounts, trace mask, valid rows and weights, `[5, T, B]` float32."""
+        """Return rewards, discounts, trace mask and valid rows, `[4, T, B]` float32."""
         cut = self.terminations | self.truncations
         ends = cut if config.time_limit_is_terminal else self.terminations
-        weights = self.valid / max(self.valid.sum(), 1)
-        columns = [self.rewards, config.gamma * ~ends, ~cut, self.valid, weights]
+        columns = [self.rewards, config.gamma * ~ends, ~cut, self.valid]
         stacked = np.stack(columns, dtype=np.float32, casting="unsafe")
         return torch.from_numpy(stacked).to(device)
 

@@ -203,8 +203,7 @@ def random_transitions(
 
 def doubled(batch: Transitions) -> Transitions:
     """Return the same transitions in float64."""
-    batch = Transitions(*(each.double() if each.is_floating_point() else each for each in batch))
-    return batch._replace(weights=batch.valid / batch.valid.sum())
+    return Transitions(*(each.double() if each.is_floating_point() else each for each in batch))
 
 
 def fields(config: Any) -> set[str]:
