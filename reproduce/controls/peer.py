@@ -14,7 +14,6 @@ import json
 import tomllib
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -135,18 +134,13 @@ class Peer(Maker):
             **{"config": dataclasses.asdict(config), "command": command, "seed": run.seed},
             **{"status": "running", "error": None, "started_at": None, "resumed_at": []},
             **{"ended_at": None, "wall_seconds": None, "control": self.name},
-            **_circumstances(),
+            **{**hardware.revision(), "machine": hardware.machine()},
             **{"sources": plan.today.sources, "behaviour": None, "versions": {}},
         }
         places = {"folder": run.directory.absolute(), "glue": GLUE / f"{self.name}.py"}
         order = {key: str(place) for key, place in places.items()}
         order |= {"peer": self.name, "pins": self.pins, "seed": run.seed, "record": record}
         return (str(self.python), "-I", str(RUN), json.dumps(order))
-
-
-@cache
-def _circumstances() -> dict[str, Any]:
-    return {**hardware.revision(), "machine": hardware.machine()}
 
 
 def peers() -> list[str]:
