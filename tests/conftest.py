@@ -1,7 +1,6 @@
 """What all tests share: checks of types, turns side by side, skips of what the machine lacks."""
 
 import dataclasses
-import fcntl
 import functools
 import gc
 import importlib.util
@@ -10,7 +9,6 @@ import os
 import signal
 from collections import Counter
 from collections.abc import Callable, Generator
-from pathlib import Path
 from typing import Any
 
 import jaxtyping
@@ -23,8 +21,6 @@ pytest.register_assert_rewrite("tests.messages")  # a wrong message shows both t
 from tests import messages  # noqa: E402
 from tests.golden.trees import MISSING  # noqa: E402
 
-DOOR, ROOM = Path(__file__), Path(__file__).parents[1] / "pyproject.toml"
-"""Files whose locks the turns are; nothing is written."""
 TOGETHER = (
     *("tests/reproduce/run/ray/test_pool.py", "tests/browser/test_pages.py"),
     *("tests/reproduce/commands/test_verify.py", "tests/reproduce/commands/test_evaluate.py"),
@@ -154,9 +150,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 def _turn(item: pytest.Item) -> int:
-    """Return when a test's turn is: `quiet` ones are last, as all others wait for them."""
-    if item.get_closest_marker("quiet"):
-        return len(FIRST) + 1
+    """Return when a test's turn is."""
     turns = (turn for turn, path in enumerate(FIRST) if item.nodeid.startswith(path))
     return next(turns, len(FIRST))
 
@@ -175,20 +169,6 @@ class OneByOne(LoadScopeScheduling):
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> OneByOne:
     config.option.loadscopereorder = False  # in the order of `_turn`
     return OneByOne(config, log)
-
-
-@pytest.hookimpl(wrapper=True)
-def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object]:
-    """Run tests of several workers side by side, but a `quiet` one alone."""
-    alone = item.get_closest_marker("quiet")
-    with DOOR.open() as door, ROOM.open() as room:
-        fcntl.flock(door, fcntl.LOCK_EX)  # whoever waits here is not overtaken
-        fcntl.flock(room, fcntl.LOCK_EX if alone else fcntl.LOCK_SH)
-        fcntl.flock(door, fcntl.LOCK_UN)
-        try:
-            return (yield)
-        finally:
-            fcntl.flock(room, fcntl.LOCK_UN)  # a process that the test forked may have it open
 
 
 @pytest.fixture
