@@ -420,28 +420,6 @@ def test_time_goes_on_where_the_checkpoint_was_made(
     assert run_json(tmp_path)["wall_seconds"] == 119.0
 
 
-def test_a_full_disk_leaves_the_checkpoint_before(
-    whole: dict[str, bytes], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The run fails, and goes on from there when there is space again."""
-    run, calls = Run(tmp_path / "cut"), 0
-
-    def full(descriptor: int) -> None:
-        nonlocal calls
-        calls += 1
-        if calls > 12:
-            raise OSError(28, "No space left on device")
-
-    with monkeypatch.context() as patch:
-        patch.setattr(os, "fsync", full)
-        with pytest.raises(OSError, match="No space left"):
-            run.play()
-    again = Run(tmp_path / "cut")
-    assert again.recorder.snapshot is not None
-    again.play()
-    assert repeatable(tmp_path / "cut") == whole
-
-
 def test_a_run_that_was_begun_anew_gets_no_actions_of_the_older_process(
     whole: dict[str, bytes], tmp_path: Path
 ) -> None:
