@@ -18,7 +18,7 @@ from typing import Any
 
 import pytest
 
-from agents import a2c, sac
+from agents import AGENTS, a2c, sac
 from suite import session
 from suite.base.errors import UsageError
 from suite.envs.vector_env import Step, VectorEnv
@@ -36,6 +36,7 @@ FRAMES: dict[str, Any] = {
 REPLAY: dict[str, Any] = {"unroll_length": 8, "replay_start": 24, "replay_capacity": 48}
 CONFIGS: dict[str, Any] = {
     "sac": tiny("sac", seeds=(3, 4), num_envs=2),
+    "sac_value": tiny("sac_value, bounds"),
     "sac_alf": tiny("sac_alf, options", num_envs=2, replay_capacity=50),
     "sac_discrete": tiny(
         "sac_discrete, critics",
@@ -70,6 +71,10 @@ def train(config: Any, directory: Path) -> Recorder:
     module_of(agent).train(config, recorder)
     recorder.finish()
     return recorder
+
+
+def test_every_agent_has_a_run_that_is_cut() -> None:
+    assert set(CONFIGS) == set(AGENTS)
 
 
 @pytest.mark.parametrize("agent", those("sac", "sac_alf", "a2c", "impala", "acer"))

@@ -2,11 +2,9 @@
 
 import importlib
 import types
-from functools import cache
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
 import pytest
-import torch
 
 from agents import AGENTS
 from suite.base import hardware
@@ -15,12 +13,6 @@ from tests.golden import runner, trees
 from tests.golden.configurations import RUNS, configure
 
 pytestmark = pytest.mark.usefixtures("unchecked")
-
-
-@cache
-def golden(agent: str, name: str) -> dict[str, str]:
-    """Return the checksums of an agent's golden run."""
-    return runner.all_checksums(agent, trees.stored_runs(agent, [name]))[name]
 
 
 FIRST = {agent: next(name for name, run in RUNS[agent].items() if run.cut) for agent in AGENTS}
@@ -41,30 +33,11 @@ def test_a_run_has_the_bytes_of_its_agents_number(agent: str, name: str) -> None
     stored = trees.checksums(agent).get(name)
     if stored is None:
         pytest.skip(f"{trees.MISSING}: python -m tests.golden --agent {agent} --update")
-    lines = trees.differences({name: stored}, {name: golden(agent, name)})
+    found = runner.all_checksums(agent, trees.stored_runs(agent, [name]))
+    lines = trees.differences({name: stored}, found)
     head = f"{agent} gives other bytes than behaviour {hardware.behaviour(agent)} in"
     wanted = f"if this is wanted, raise BEHAVIOUR: python -m tests.golden --agent {agent} --update"
     assert not lines, "\n".join([head, *lines, wanted])
-
-
-@pytest.mark.further  # tests/test_resume.py kills smaller runs
-@pytest.mark.parametrize("agent", AGENTS)
-def test_a_run_that_was_killed_has_the_bytes_of_one_that_was_not(agent: str) -> None:
-    """Nothing but the command decides: no kill, no seed trained before, no global generator."""
-    cut = {name: each for name, each in trees.stored_runs(agent).items() if each["cut"]}
-    name, order = max(cut.items(), key=lambda each: len(each[1]["settings"]["seeds"]))
-    *others, last = order["settings"]["seeds"]
-    seeds = [*others, last] if agent in runner.SEEDS_TOGETHER else [last]
-    torch.manual_seed(99)
-    before = torch.get_rng_state()
-    whole = {"settings": order["settings"] | {"seeds": seeds}, "cut": False}
-    found = runner.checksums(importlib.import_module(f"agents.{agent}"), whole)
-    expected = golden(agent, name)
-    assert torch.equal(torch.get_rng_state(), before)
-    assert f"seed-{last}/updates.csv" in found
-    assert found.items() <= expected.items()
-    updates = [expected[f"seed-{seed}/updates.csv"] for seed in (*others, last)]
-    assert len({*updates}) == len(updates)
 
 
 @pytest.mark.parametrize("agent", AGENTS)
