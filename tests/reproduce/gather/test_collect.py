@@ -3,8 +3,8 @@
 import math
 import os
 import time
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -12,14 +12,15 @@ import pytest
 
 from reproduce.gather import collect
 from reproduce.plan.grid import Plan
-from reproduce.plan.tables import read_table
+from reproduce.plan.tables import SHARES, read_table
 from reproduce.report.tables import COLUMNS
+from suite.record.clock import TIMING_COLUMNS
 from tests.reproduce.conftest import TASK, pendulum, record_run, recorded, reseal
 
 
-def plan_of(runs_dir: Path, seeds: list[int], interval: int = 50, **asked: Any) -> Plan:
-    """Runs of 1,000 steps with an evaluation every `interval`."""
-    return pendulum(runs_dir, seeds, settings=[f"evaluation_interval={interval}"], **asked)
+def plan_of(runs_dir: Path, seeds: list[int]) -> Plan:
+    """Runs of 1,000 steps with an evaluation every 50."""
+    return pendulum(runs_dir, seeds, settings=["evaluation_interval=50"])
 
 
 @pytest.mark.parametrize(
@@ -78,20 +79,6 @@ def test_a_late_evaluation_counts_at_the_step_it_was_due(tmp_path: Path) -> None
     assert steps == {1: [300, 600, 900, 1000], 2: [300, 600, 900, 1000], 3: [300, 600, 900]}
 
 
-def test_an_evaluation_between_two_that_are_due_counts_only_alone(tmp_path: Path) -> None:
-    """Every 310 of 1,000 steps: a run that goes on has none at the end, nor has a reference."""
-    returns = {310: 1.0, 620: 2.0, 930: 3.0, 1000: 100.0, 1240: 7.0}
-    ends = plan_of(tmp_path, [1], 310)
-    folder = record_run(ends, TASK, 1, {step: returns[step] for step in (310, 620, 930, 1000)})
-    assert collect.score(folder, "deterministic", 1000) == 3.0
-    longer = plan_of(tmp_path, [2], 310, env_steps=1240)
-    goes_on = record_run(longer, TASK, 2, {step: returns[step] for step in (310, 620, 930, 1240)})
-    assert collect.score(goes_on, "deterministic", 1000) == 3.0
-    alone = plan_of(tmp_path, [3], 450)
-    folder = record_run(alone, TASK, 3, {450: 1.0, 900: 2.0, 1000: 100.0})
-    assert collect.score(folder, "deterministic", 1000) == 100.0
-
-
 @pytest.mark.parametrize("rule", ["deterministic", "training"])
 @pytest.mark.parametrize("rows", ["", "900,5.0,9\n", "950,,9\n1000,6.0,9\n"])
 def test_a_window_without_its_values_is_no_score(rule: str, rows: str, tmp_path: Path) -> None:
@@ -134,18 +121,22 @@ def test_a_curve_of_episodes_ends_where_an_unfinished_run_is(tmp_path: Path) -> 
         assert collect.curve(run, "training", 1000)["env_steps"].max() == last
 
 
+def timed(folder: Path, rows: str, *more: str) -> None:
+    """Write `timing.csv`; `more` are columns beside those of all agents."""
+    header = ",".join([*TIMING_COLUMNS, *more])
+    (folder / "timing.csv").write_text(f"{header}\n{rows}")
+
+
 def test_speed_excludes_the_warm_up(tmp_path: Path) -> None:
     """From the first row with updates: 600 steps and 300 updates in 30 s, shares by duration."""
-    header = "env_steps,num_updates,wall_seconds,env_steps_per_second"
-    shares = ",environment_share,acting_share,learning_share,evaluation_share"
-    rows = (
+    timed(
+        tmp_path,
         "1000,0,2.0,500.0,0.9,0.1,0.0,0.0\n"  # warm-up: fast
         "1200,100,20.0,11.1,0.9,0.05,0.05,0.0\n"  # compiles: slow
         "1400,200,30.0,20.0,0.1,0.2,0.5,0.1\n"  # 10 s
         "1800,400,50.0,20.0,0.4,0.2,0.2,0.1\n"  # 20 s
-        "2000,500,99.0,2"  # torn
+        "2000,500,99.0,2",  # torn
     )
-    (tmp_path / "timing.csv").write_text(header + shares + "\n" + rows)
     speed = collect.throughput(tmp_path)
     assert speed == pytest.approx(
         {
@@ -162,39 +153,31 @@ def test_speed_excludes_the_warm_up(tmp_path: Path) -> None:
     )
 
 
-def test_shares_of_two_threads_add_up_to_two(tmp_path: Path) -> None:
-    """One acts while another learns: what neither does is idle, and none of it is lost."""
-    (tmp_path / "timing.csv").write_text(
-        "env_steps,num_updates,wall_seconds,environment_share,acting_share,learning_share,"
-        "evaluation_share,learner_idle_share,actor_idle_share\n"
-        "100,10,1.0,0.7,0.2,0.6,0.0,0.4,0.1\n"
-        "200,20,2.0,0.7,0.2,0.6,0.0,0.4,0.1\n"
-    )
-    speed = collect.throughput(tmp_path)
-    assert speed is not None
-    shares = {name: value for name, value in speed.items() if name.endswith("_share")}
-    assert shares["learner_idle_share"] == pytest.approx(0.4)
-    assert shares["actor_idle_share"] == pytest.approx(0.1)
-    assert shares["other_share"] == pytest.approx(2 - 0.7 - 0.2 - 0.6)
-
-
-def test_shares_that_another_program_does_not_tell_are_unknown(tmp_path: Path) -> None:
-    """They are not 0, and the rest is not all of the time."""
-    header = "env_steps,num_updates,wall_seconds,environment_share,acting_share,learning_share"
-    (tmp_path / "timing.csv").write_text(f"{header}\n100,10,1.0,,,\n200,20,2.0,,,\n")
+@pytest.mark.parametrize(
+    ("shares", "more", "expected"),
+    [
+        ("0.7,0.2,0.6,0.0,0.4,0.1", collect.IDLE_SHARES, [0.7, 0.2, 0.6, 0.4, 0.1, 0.5]),
+        (",,,", (), [math.nan] * 4),
+    ],
+    ids=["two threads", "another program"],
+)
+def test_shares_are_of_all_threads_or_unknown(
+    shares: str, more: Sequence[str], expected: list[float], tmp_path: Path
+) -> None:
+    """Where one acts while another learns they add up to two; what is not told is not 0."""
+    timed(tmp_path, f"100,10,1.0,,{shares}\n200,20,2.0,,{shares}\n", *more)
     speed = collect.throughput(tmp_path)
     assert speed is not None
     assert speed["env_steps_per_second"] == 100.0
-    assert all(math.isnan(value) for name, value in speed.items() if name.endswith("_share"))
+    names = [*SHARES, *more, "other_share"]
+    assert [speed[name] for name in names] == pytest.approx(expected, nan_ok=True)
 
 
 @pytest.mark.parametrize("num_rows", [0, 1, 2])
 def test_no_speed_without_two_rows_of_learning(num_rows: int, tmp_path: Path) -> None:
     """One row after the warm-up has no duration."""
-    header = "env_steps,num_updates,wall_seconds,env_steps_per_second,environment_share"
-    rows = ["1000,0,2.0,500.0,0.5,0.5,0.0,0.0", "2000,1,3.0,500.0,0.5,0.5,0.0,0.0"][:num_rows]
-    lines = [header + ",acting_share,learning_share,evaluation_share", *rows]
-    (tmp_path / "timing.csv").write_text("\n".join(lines) + "\n")
+    rows = ["1000,0,2.0,500.0,0.5,0.5,0.0,0.0\n", "2000,1,3.0,500.0,0.5,0.5,0.0,0.0\n"]
+    timed(tmp_path, "".join(rows[:num_rows]))
     assert collect.throughput(tmp_path) is None
     assert collect.throughput(tmp_path / "nowhere") is None
 
@@ -259,9 +242,7 @@ def test_the_time_of_a_step_is_read_between_two_recorded_lines(tmp_path: Path) -
     """From the beginning on; a step far beyond the last line has none."""
     asked = pd.Series([50, 100, 150, 220, 301])
     assert np.isnan(collect.wall_clock(tmp_path, asked)).all()
-    head = "env_steps,num_updates,wall_seconds,environment_share,acting_share,learning_share"
-    rows = "100,1,2.0,1.0,0.0,0.0\n200,2,6.0,1.0,0.0,0.0"
-    (tmp_path / "timing.csv").write_text(f"{head}\n{rows}\n")
+    timed(tmp_path, "100,1,2.0,50.0,1.0,0.0,0.0,0.0\n200,2,6.0,25.0,1.0,0.0,0.0,0.0\n")
     times = collect.wall_clock(tmp_path, asked)
     assert times[:4].tolist() == [1.0, 2.0, 4.0, 6.0]
     assert np.isnan(times[4])
