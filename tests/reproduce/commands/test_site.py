@@ -1,14 +1,13 @@
 """The site: pages from all over a project, their links, and its grids, without a network."""
 
 import re
-from html.parser import HTMLParser
 from pathlib import Path
 
 import pytest
 from mkdocs.exceptions import Abort
 
 from reproduce import ROOT
-from tests.reproduce.report.grids import HOSTILE, write_grid
+from tests.reproduce.report.grids import HOSTILE, Page, write_grid
 from tests.sites import build_site, write_project
 
 pytestmark = pytest.mark.long
@@ -21,21 +20,6 @@ PAGES = (
     ),
 )
 """What README names, and where it stands on the site."""
-
-
-class Page(HTMLParser):
-    """Addresses and elements of a page."""
-
-    def __init__(self, path: Path) -> None:
-        super().__init__()
-        self.links: list[str] = []
-        self.loaded: list[str] = []
-        self.feed(path.read_text(encoding="utf-8"))
-
-    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        said = dict(attrs)
-        addresses = [said[name] or "" for name in ("href", "src") if name in said]
-        (self.links if tag == "a" else self.loaded).extend(addresses)
 
 
 @pytest.fixture(scope="module")

@@ -1,10 +1,13 @@
-"""The files of a finished grid, small, with names that tests choose."""
+"""The files of a finished grid, small, with names that tests choose; what a page of them shows."""
 
 import json
+import re
+from html.parser import HTMLParser
 from pathlib import Path
 
 import pandas as pd
 
+from reproduce.report.page import ASSETS
 from reproduce.report.tables import COLUMNS
 from tests.reproduce.report.tables import curve, reference, score, verdict
 
@@ -68,3 +71,28 @@ def write_grid(folder: Path, *tasks: str, text: str = "", reference_name: str = 
     report |= {"command": f"python -m reproduce {text}"}
     (folder / "report.json").write_text(json.dumps(report))
     return folder
+
+
+class Page(HTMLParser):
+    """What a browser would see: links, what it loads for other elements, and text."""
+
+    def __init__(self, path: Path) -> None:
+        """Parse a page, without the text of its own scripts and what is shown without them."""
+        super().__init__()
+        self.links: list[str] = []
+        self.loaded: list[str] = []
+        self.text = ""
+        source = path.read_text(encoding="utf-8")
+        for asset in ASSETS.values():
+            source = source.replace(f"<script>{asset()}</script>", "")
+        self.source = re.sub(r'(?<=<script type="application/json">)[^<]*', "", source)
+        self.feed(self.source)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        """Keep everything that a tag refers to."""
+        addresses = [value or "" for name, value in attrs if name in ("href", "src")]
+        (self.links if tag == "a" else self.loaded).extend(addresses)
+
+    def handle_data(self, data: str) -> None:
+        """Keep text, with white space as a browser shows it."""
+        self.text += " ".join([*data.split(), ""])

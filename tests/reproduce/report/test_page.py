@@ -4,7 +4,6 @@ import base64
 import hashlib
 import json
 import re
-from html.parser import HTMLParser
 from pathlib import Path
 
 import numpy as np
@@ -18,34 +17,11 @@ from reproduce.report.page import ASSETS, TEMPLATES
 from reproduce.report.tables import COLUMNS
 from reproduce.words import MISSING, number
 from tests.messages import check
+from tests.reproduce.report.grids import Page
 from tests.reproduce.report.tables import over, reference, score
 from tests.reproduce.report.tables import verdict as judged
 
 HOSTILE = '"><script>alert(1)</script>\u202e\x07\x1b\u2028'
-
-
-class Page(HTMLParser):
-    """What a browser would see: links and text."""
-
-    def __init__(self, path: Path) -> None:
-        """Parse a page, without the text of its own scripts and what is shown without them."""
-        super().__init__()
-        self.links: list[str] = []
-        self.text = ""
-        source = path.read_text(encoding="utf-8")
-        for asset in ASSETS.values():
-            assert f"<script>{asset()}</script>" in source
-            source = source.replace(f"<script>{asset()}</script>", "")
-        self.source = re.sub(r'(?<=<script type="application/json">)[^<]*', "", source)
-        self.feed(self.source)
-
-    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        """Keep everything that a tag refers to."""
-        self.links += [value or "" for name, value in attrs if name in ("href", "src")]
-
-    def handle_data(self, data: str) -> None:
-        """Keep text, with white space as a browser shows it."""
-        self.text += " ".join([*data.split(), ""])
 
 
 def terminal(folder: Path) -> Group:
@@ -114,9 +90,11 @@ def test_the_page_refers_to_nothing_outside_itself(tmp_path: Path) -> None:
     tables = {"throughput": [throughput], "scores": [score], "curves": [point("A", 1)]}
     write(tmp_path, verdicts=[verdict("A", "above")], runs=[run("A", 1)], **tables)
     (tmp_path / "A" / "seed-1").mkdir(parents=True)
-    page = Page(report.write_page(tmp_path))
-    source = page.source
-    files = [link for link in page.links if not link.startswith(("data:", "#"))]
+    page = Page(path := report.write_page(tmp_path))
+    source, whole = page.source, path.read_text()
+    assert all(f"<script>{read()}</script>" in whole for read in ASSETS.values())
+    assert page.loaded == []
+    files = [link for link in page.links if not link.startswith("#")]
     assert "./A/seed-1/" in files
     assert {"verdicts.csv", "runs.csv", "report.json", "curves.svg"} <= set(files)
     assert all((tmp_path / link).exists() for link in files)
