@@ -3,6 +3,7 @@
 import ast
 import re
 from collections.abc import Iterator
+from itertools import product
 from pathlib import Path
 
 import pytest
@@ -37,26 +38,24 @@ def test_every_room_stands_in_the_order_and_has_a_text(package: Path, rooms: lis
     assert all(ast.get_docstring(ast.parse((f / "__init__.py").read_text())) for f in folders)
 
 
-@pytest.mark.parametrize("room", ROOMS)
-def test_no_room_imports_one_after_it(room: str) -> None:
-    """Data goes one way: a room imports those before it, and the pipeline only after the stages."""
-    later = ROOMS[ROOMS.index(room) + 1 :]
-    stages = ROOMS.index(room) < ROOMS.index("speed")
-    forbidden = {*later, "__main__", *(["pipeline"] if stages else [])}
-    for path in (HARNESS / room).rglob("*.py"):
+@pytest.mark.parametrize(
+    ("package", "room"), [*product(["reproduce"], ROOMS), *product(["suite"], SHARED)]
+)
+def test_no_room_imports_one_after_it(package: str, room: str) -> None:
+    """Data goes one way: a room imports those before it.
+
+    Beside the rooms, all of the suite is built from them, and the pipeline from the stages.
+    """
+    if package == "suite":
+        rooms, forbidden = SHARED, {path.stem for path in SUITE.glob("*.py")}
+    else:
+        is_stage = room in ROOMS[: ROOMS.index("speed")]
+        rooms, forbidden = ROOMS, {"__main__", *(["pipeline"] if is_stage else [])}
+    forbidden.update(rooms[rooms.index(room) + 1 :])
+    for path in (ROOT / package / room).rglob("*.py"):
         for name in imports(path):
             parts = name.split(".")
-            assert parts[0] != "reproduce" or parts[1] not in forbidden, f"{path} imports {name}"
-
-
-@pytest.mark.parametrize("room", SHARED)
-def test_no_room_of_the_suite_imports_one_after_it_or_what_is_beside_the_rooms(room: str) -> None:
-    """Sessions, replay and updates, beside the rooms, are built from them."""
-    before = SHARED[: SHARED.index(room) + 1]
-    for path in (SUITE / room).rglob("*.py"):
-        for name in imports(path):
-            parts = name.split(".")
-            assert parts[0] != "suite" or parts[1] in before, f"{path} imports {name}"
+            assert parts[0] != package or parts[1] not in forbidden, f"{path} imports {name}"
 
 
 @pytest.mark.parametrize("package", ["suite", "agents"])
