@@ -25,6 +25,7 @@ from tests.agents.trainings import (
     random_transitions,
     tiny,
     train,
+    watch,
 )
 from tests.slow_lstm import slow_unroll
 
@@ -192,26 +193,20 @@ def test_a_recurrent_policy_goes_on_where_it_was(
 ) -> None:
     """A newest unroll begins with the actor's state, so it is on policy; a replayed one with 0."""
     module = module_of(agent)
-    update, sample = module.update, getattr(module.UnrollReplay, draw)
-    drawn: list[Any] = []
+    update, drawn = module.update, watch(module.UnrollReplay, monkeypatch, draw)
     gaps: dict[bool, list[float]] = {False: [], True: []}
-
-    def noted(*arguments: Any) -> Any:
-        drawn.append(sample(*arguments))
-        return drawn[-1]
 
     def checked(learner: Any, config: Any, batch: Any, *others: Any) -> Tensor:
         *_, memory = others
         with torch.no_grad():
             outputs = outputs_of(learner.network, batch, memory)
         gap = (outputs - batch.behaviour).abs().amax(-1)[batch.valid > 0]
-        is_drawn = any(batch is each for each in drawn)
+        is_drawn = any(batch is each[-1] for each in drawn)
         assert not (is_drawn and memory.any())
         gaps[is_drawn].append(gap.max().item())
         return update(learner, config, batch, *others)
 
     monkeypatch.setattr(module, "update", checked)
-    monkeypatch.setattr(module.UnrollReplay, draw, noted)
     changes = {"online_updates": True} | ({"std": "learned"} if agent != "acer" else {})
     train(tiny(agent, lstm_size=6, policy_head_gain=1.0, learning_rate=0.01, **changes), tmp_path)
     assert len(gaps[False]) >= 10

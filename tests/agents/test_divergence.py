@@ -5,7 +5,6 @@ They are injected where they would arise: into the simulator's rewards and the w
 
 import re
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -13,7 +12,7 @@ import torch
 
 from suite import session
 from suite.envs.vector_env import Step, VectorEnv
-from tests.agents.trainings import SETTINGS, fields, module_of
+from tests.agents.trainings import SETTINGS, fields, module_of, watch
 from tests.runs import flags, run_json
 
 LOG_INTERVAL, POISONED = 50, 145
@@ -34,12 +33,8 @@ def test_what_is_no_number_is_found_within_one_log_interval(
     agent: str, what: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The run ends as `diverged`, says where, saves no policy, and the command's status is 2."""
-    module, learners = module_of(agent), []
-    make_learner = module.make_learner
-
-    def keep(*arguments: Any) -> Any:
-        learners.append(make_learner(*arguments))
-        return learners[-1]
+    module = module_of(agent)
+    learners = watch(module, monkeypatch, "make_learner")
 
     class Poisoned(VectorEnv):
         """In the vector step that reaches `POISONED` all rewards, or a weight, are no numbers."""
@@ -54,12 +49,12 @@ def test_what_is_no_number_is_found_within_one_log_interval(
             if what == "rewards":
                 rewards = np.full_like(step.rewards, np.nan)
                 return step._replace(rewards=rewards, raw_rewards=rewards.copy())
-            network = learners[0].actor if agent.startswith("sac") else learners[0].network
+            (*_, learner), *_ = learners
+            network = learner.actor if agent.startswith("sac") else learner.network
             with torch.no_grad():
                 next(network.parameters()).flatten()[0] = np.nan
             return step
 
-    monkeypatch.setattr(module, "make_learner", keep)
     monkeypatch.setattr(session, "VectorEnv", Poisoned)
     known = fields(module.Config)
     settings = SETTINGS[agent] | {name: each for name, each in TINY.items() if name in known}

@@ -108,15 +108,17 @@ def train(config: Any, directory: Path, **options: Any) -> tuple[Any, Recorder]:
     return learner, recorder
 
 
-def watch(module: Any, monkeypatch: pytest.MonkeyPatch) -> list[tuple[Any, ...]]:
-    """Return a list that gets arguments and result of every update that an agent makes."""
-    update, seen = module.update, list[tuple[Any, ...]]()
+def watch(
+    owner: Any, monkeypatch: pytest.MonkeyPatch, name: str = "update"
+) -> list[tuple[Any, ...]]:
+    """Return a list that gets arguments and result of every call of an agent's function."""
+    function, seen = getattr(owner, name), list[tuple[Any, ...]]()
 
     def watched(*arguments: Any) -> Any:
-        seen.append((*arguments, update(*arguments)))
+        seen.append((*arguments, function(*arguments)))
         return seen[-1][-1]
 
-    monkeypatch.setattr(module, "update", watched)
+    monkeypatch.setattr(owner, name, watched)
     return seen
 
 
