@@ -12,6 +12,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from agents import sac
 from reproduce import __main__ as command_line
 from reproduce.gather import references
 from reproduce.gather.collect import collect
@@ -88,6 +89,16 @@ def published(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     folder = tmp_path / "published"
     monkeypatch.setattr(planning, "PUBLISHED", folder)
     return folder
+
+
+@pytest.fixture(scope="session")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of a training of 60 steps, scored by drawn actions of two episodes."""
+    out = tmp_path_factory.mktemp("trained")
+    flags = ["--learning-starts=40", "--batch-size=8", "--hidden-sizes=8", "--env-steps=60"]
+    flags += ["--evaluation-episodes=2", "--evaluation-rule=sampled", "--device=cpu", "--seeds=3"]
+    assert sac.main(["--task", TASK, "--out", str(out), *flags]) == 0
+    return out / "seed-3"
 
 
 @pytest.fixture

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from agents import load_policy, sac
+from agents import load_policy
 from reproduce import __main__ as command_line
 from reproduce.commands import evaluate as scoring
 from reproduce.commands.evaluate import evaluate_run
@@ -18,11 +18,10 @@ from reproduce.commands.export import export_onnx
 from reproduce.words import number
 from suite.base.errors import UsageError
 from tests.messages import refused
-from tests.reproduce.conftest import reseal
+from tests.reproduce.conftest import TASK, reseal
 from tests.runs import tree
 from tests.suite.envs import elsewhere
 
-TASK = "Pendulum-v1"
 USES: dict[str, Callable[[Path], Any]] = {
     "load": load_policy,
     "load, best": lambda folder: load_policy(folder / "best"),
@@ -31,16 +30,6 @@ USES: dict[str, Callable[[Path], Any]] = {
     "evaluate": lambda folder: evaluate_run(folder, episodes=1),
 }
 """What a run's policy is used for."""
-
-
-@pytest.fixture(scope="module")
-def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A training of 60 steps."""
-    out = tmp_path_factory.mktemp("trained")
-    flags = ["--learning-starts=40", "--batch-size=8", "--hidden-sizes=8", "--env-steps=60"]
-    flags += ["--evaluation-episodes=1", "--device=cpu", "--seeds=3"]
-    assert sac.main(["--task", TASK, "--out", str(out), *flags]) == 0
-    return out / "seed-3"
 
 
 @pytest.fixture
@@ -130,9 +119,9 @@ def test_the_command_prints_the_score(run: Path, capsys: pytest.CaptureFixture[s
     assert command_line.main(["evaluate", str(run), "--episodes", "3"]) == 0
     assert capsys.readouterr().out == (
         f"{TASK}: mean return {number(score.returns.mean())} "
-        f"(95 % interval {number(low)} to {number(high)}) over 3 episodes, deterministic actions\n"
+        f"(95 % interval {number(low)} to {number(high)}) over 3 episodes, sampled actions\n"
     )
-    assert command_line.main(["evaluate", str(run), "--episodes=1", "--sampled"]) == 0
+    assert command_line.main(["evaluate", str(run), "--episodes=1", "--deterministic"]) == 0
     assert "interval" not in capsys.readouterr().out
     for other in ("--episodes=3", "--seed=1", "--deterministic"):
         with pytest.raises(UsageError, match="leave out the flags of fresh episodes"):

@@ -12,7 +12,6 @@ import pytest
 from imageio_ffmpeg import get_ffmpeg_exe
 from PIL import Image, ImageSequence
 
-from agents import sac
 from reproduce import __main__ as command_line
 from reproduce.commands import evaluate
 from suite.base.errors import UsageError
@@ -23,16 +22,6 @@ from tests.messages import refused
 pytestmark = pytest.mark.long
 
 RED = np.full((11, 13, 3), (255, 0, 0), dtype=np.uint8)
-
-
-@pytest.fixture(scope="module")
-def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A training of 60 steps, scored by drawn actions of two episodes."""
-    out = tmp_path_factory.mktemp("trained")
-    flags = ["--learning-starts=40", "--batch-size=8", "--hidden-sizes=8", "--env-steps=60"]
-    flags += ["--evaluation-episodes=2", "--evaluation-rule=sampled", "--device=cpu", "--seeds=3"]
-    assert sac.main(["--task", "Pendulum-v1", "--out", str(out), *flags]) == 0
-    return out / "seed-3"
 
 
 def test_a_recorded_evaluation_is_played_and_filmed_again(run: Path, tmp_path: Path) -> None:
