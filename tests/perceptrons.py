@@ -1,9 +1,14 @@
-"""Networks of a stack, one by one and in torch's own layers."""
+"""Networks of a stack, one by one and in torch's own layers, and what to give networks."""
 
 import torch
 from torch import Tensor, nn
 
 from suite.nets.perceptrons import Stack
+
+
+def draw(seed: int, *shape: int) -> Tensor:
+    """Return standard normal numbers."""
+    return torch.randn(shape, generator=torch.Generator().manual_seed(seed))
 
 
 def linear(stack: Stack, seed: int = 0, member: int = 0) -> nn.Sequential:

@@ -17,6 +17,7 @@ from tests.agents.trainings import (
     random_transitions,
     tiny,
 )
+from tests.perceptrons import draw
 
 TINY = tiny("a2c")
 
@@ -24,7 +25,7 @@ TINY = tiny("a2c")
 def test_drawn_actions_have_the_policys_probabilities() -> None:
     """Gumbel noise draws each action as often as its probability says; so does the Gaussian."""
     network = a2c.make_learner(replace(TINY, policy_head_gain=1.0), CONTROL, CPU).network
-    obs = torch.randn(1, 4, generator=torch.Generator().manual_seed(3)).expand(20_000, 4)
+    obs = draw(3, 1, 4).expand(20_000, 4)
     noise = network.draw_noise(np.random.default_rng(0), (20_000,))
     shares = torch.bincount(network.act(network(obs)[0], noise), minlength=3) / 20_000
     torch.testing.assert_close(shares, network(obs[:1])[0].softmax(-1)[0], atol=0.015, rtol=0)

@@ -27,6 +27,7 @@ from tests.agents.trainings import (
     train,
     watch,
 )
+from tests.perceptrons import draw
 from tests.slow_lstm import slow_unroll
 
 TINY = tiny("acer")
@@ -168,8 +169,7 @@ def test_an_update_is_what_the_equations_say(settings: dict[str, Any], carried: 
     batch = doubled(random_batch(config, 4))
     network = acer.ActorCritic(config, CONTROL, np.random.default_rng(2))
     learner = make_exact(config, network)
-    memory = torch.randn(4, 2 * config.lstm_size, generator=torch.Generator().manual_seed(5))
-    memory = memory.double() * carried
+    memory = draw(5, 4, 2 * config.lstm_size).double() * carried
     expected = slow_update(config, network, learner.average_policy, batch, memory)
     given = learner, config, batch, 0.1, memory if carried else None
     check_update(learner, network.actor, config, *expected, partial(acer.update, *given))

@@ -28,6 +28,7 @@ from tests.agents.trainings import (
     train,
     watch,
 )
+from tests.perceptrons import draw
 from tests.scripted import ScriptedEnv
 from tests.slow_lstm import slow_lstm
 
@@ -43,11 +44,6 @@ def random_batch(config: acer.Config, seed: int) -> Transitions:
     behaviour = acer.Gaussian(0.3 * means, 0.3 * log_stds - 1)
     actions = behaviour.draw(batch.actions)
     return batch._replace(actions=actions, behaviour=torch.cat(behaviour, -1))
-
-
-def draw(seed: int, *shape: int) -> Tensor:
-    """Standard normal numbers, float64."""
-    return torch.from_numpy(np.random.default_rng(seed).normal(size=shape))
 
 
 def plain_layers(layers: Any, inputs: Tensor) -> Tensor:
@@ -191,9 +187,9 @@ def test_an_update_is_what_the_equations_say(settings: dict[str, Any], carried: 
     """Gradient, diagnostics and the average policy, in float64, with ends inside the unroll."""
     config = replace(TINY, **(ACER_UPDATE | settings))
     batch = doubled(random_batch(config, 4))
-    noise = draw(3, config.num_action_samples + 1, *batch.actions.shape)
+    noise = draw(3, config.num_action_samples + 1, *batch.actions.shape).double()
     learner = make_exact(config)
-    memory = draw(6, config.num_envs, 2 * config.lstm_size) * carried
+    memory = draw(6, config.num_envs, 2 * config.lstm_size).double() * carried
     policies = learner.network, learner.average_policy
     expected = slow_update(config, *policies, batch, noise, memory)
     given = learner, config, batch, noise, 0.1, memory if carried else None
@@ -208,7 +204,7 @@ def test_far_away_behaviour_keeps_the_update_finite(clip_rho_threshold: float | 
         config = replace(TINY, unroll_length=6, clip_rho_threshold=clip_rho_threshold)
         batch, learner = random_batch(config, 4), acer.make_learner(config, CONTROL, CPU)
         batch.behaviour[..., :3] += shift  # the means
-        metrics = acer.update(learner, config, batch, draw(1, 6, 6, 4, 3).float(), 1e-3)
+        metrics = acer.update(learner, config, batch, draw(1, 6, 6, 4, 3), 1e-3)
         assert torch.isfinite(metrics).all()
         assert torch.isfinite(learner.optimiser.weights.vector).all()
 
@@ -231,5 +227,5 @@ def test_the_policy_starts_with_the_deviation_asked_for(std: Any) -> None:
     """Whatever holds the deviation; it is exact but for the head's small weights."""
     config = replace(TINY, std=std, initial_std=0.6)
     policy = acer.make_learner(config, CONTROL, CPU).network.policy
-    log_stds = policy(draw(0, 5, 4).float()).log_stds.detach()
+    log_stds = policy(draw(0, 5, 4)).log_stds.detach()
     torch.testing.assert_close(log_stds.exp(), torch.full((5, 3), 0.6), rtol=0.03, atol=0)

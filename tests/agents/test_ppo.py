@@ -25,6 +25,7 @@ from tests.agents.trainings import (
     train,
     watch,
 )
+from tests.perceptrons import draw
 
 CLIP = 0.2
 
@@ -39,7 +40,7 @@ def learned_from(
     memory = learner.network.actor.begin(config.num_envs)
     rows = ppo.with_advantages(learner, config, batch, memory)
     vector = learner.optimiser.weights.vector
-    vector += 0.1 * torch.randn(vector.shape, generator=torch.Generator().manual_seed(seed))
+    vector += 0.1 * draw(seed, *vector.shape)
     return config, learner, rows, memory
 
 
@@ -160,7 +161,7 @@ def test_the_first_ratios_are_1(spaces: Spaces, size: int) -> None:
     config = tiny("ppo", unroll_length=8, lstm_size=size, shared_trunk=True, policy_head_gain=1.0)
     learner = ppo.make_learner(config, spaces, CPU)
     batch = random_transitions(config, spaces, 5)
-    memory = torch.randn(4, 2 * size, generator=torch.Generator().manual_seed(1))
+    memory = draw(1, 4, 2 * size)
     rows = ppo.with_advantages(learner, config, batch, memory)
     for share, first in shuffled(rows, memory, 2, np.random.default_rng(1)):
         metrics = ppo.update(learner, config, ppo.Rows(*share), first, 0.0, 1e-3)

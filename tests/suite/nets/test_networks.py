@@ -13,6 +13,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from suite.nets.networks import FrameLayers, Trunk, join_steps, prepare
+from tests.perceptrons import draw
 
 CPU = torch.device("cpu")
 NATURE = FrameLayers(((32, 8, 4), (64, 4, 2), (64, 3, 1)), width=512)
@@ -24,10 +25,6 @@ HEADS = [(6, 0.01), (1, 1.0)]
 
 def generator(seed: int = 0) -> np.random.Generator:
     return np.random.default_rng(seed)
-
-
-def draw(seed: int, *shape: int) -> Tensor:
-    return torch.randn(shape, generator=torch.Generator().manual_seed(seed))
 
 
 def channels_last(frames: Tensor) -> Tensor:

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from agents.a2c import Config
 from suite.nets.optimisers import Adam, FlatWeights, RMSprop
 from suite.resume.snapshot import pack
+from tests.perceptrons import draw
 
 FORMS = {"tensorflow": (True, 1.0), "torch": (False, 0.0), "chainer": (True, 0.0)}
 """Whether epsilon stands in the root, and the average of squared gradients at the start."""
@@ -32,8 +33,7 @@ class Convolutional(nn.Module):
 
 
 def frames() -> Tensor:
-    drawn = torch.randn(6, 2, 8, 8, generator=torch.Generator().manual_seed(1))
-    return drawn.contiguous(memory_format=torch.channels_last)
+    return draw(1, 6, 2, 8, 8).contiguous(memory_format=torch.channels_last)
 
 
 def loss_of(module: nn.Module) -> Tensor:

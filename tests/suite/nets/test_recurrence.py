@@ -13,16 +13,12 @@ from suite.nets.networks import Trunk
 from suite.nets.recurrence import LSTM, Memory
 from suite.unrolls import Transitions
 from tests.agents.trainings import CONTROL, SWINGING, doubled, random_transitions
+from tests.perceptrons import draw
 from tests.slow_lstm import slow_unroll
 
 CASES = [None, CONTROL, SWINGING]
 """Whose last action and reward are inputs."""
 SIZE, STEPS, ENVS = 5, 9, 4
-
-
-def draw(seed: int, *shape: int) -> Tensor:
-    generator = torch.Generator().manual_seed(seed)
-    return torch.randn(shape, generator=generator, dtype=torch.float64)
 
 
 def trunk_of(spaces: Spaces | None) -> Trunk:
@@ -50,7 +46,7 @@ def unroll_of(spaces: Spaces | None) -> tuple[Transitions, Tensor]:
     assert (batch.valid == 0).sum() > 5
     assert batch.rewards.abs().max() > 1  # as an input it is clipped
     further = 0 if spaces is None else spaces.num_outputs + 1
-    return batch, draw(4, ENVS, 2 * SIZE + further)
+    return batch, draw(4, ENVS, 2 * SIZE + further).double()
 
 
 def outputs_of(trunk: Trunk, memory: Tensor | None, batch: Transitions) -> Tensor:

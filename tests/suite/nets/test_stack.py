@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from suite.nets.networks import FrameLayers, Trunk
 from suite.nets.perceptrons import Perceptron, Stack
-from tests.perceptrons import linear, vector
+from tests.perceptrons import draw, linear, vector
 
 SIZES, HEADS = (7, 16, 12), ((2, 0.1), (1, 0.5))
 FRAMES: dict[str, Any] = {
@@ -36,14 +36,11 @@ def joined(stack: Stack) -> Stack:
     return found
 
 
-def draw(*shape: int) -> Tensor:
-    return torch.randn(*shape, generator=torch.Generator().manual_seed(0))
-
-
 @pytest.mark.parametrize("on_gpu", [False, True])
 def test_every_member_is_a_plain_perceptron_of_its_own(on_gpu: bool) -> None:
     """Results, and gradients of weights and inputs, are those of `nn.Linear` and ReLU in turn."""
-    stack, inputs, upstream = Stack(perceptrons()), draw(3, 8, 7).requires_grad_(), draw(3, 4, 8, 3)
+    stack, inputs = Stack(perceptrons()), draw(0, 3, 8, 7).requires_grad_()
+    upstream = draw(1, 3, 4, 8, 3)
     ours = joined(stack) if on_gpu else stack
     outputs = ours(inputs)
     outputs.backward(upstream)
@@ -71,9 +68,9 @@ def test_every_member_is_a_plain_perceptron_of_its_own(on_gpu: bool) -> None:
 def test_gradients_are_clipped_member_by_member() -> None:
     """A long one to the bound, a short one not at all."""
     stack = Stack(perceptrons(1, 2))
-    upstream = draw(1, 2, 8, 3)
+    upstream = draw(0, 1, 2, 8, 3)
     upstream[:, 1] *= 1e-4
-    stack(draw(1, 8, 7)).backward(upstream)
+    stack(draw(0, 1, 8, 7)).backward(upstream)
     short = [each.grad.clone() for each in stack.networks[1].parameters() if each.grad is not None]
     stack.clip_gradients(0.5)
     long = [each.grad for each in stack.networks[0].parameters() if each.grad is not None]
