@@ -12,7 +12,7 @@ from reproduce import __main__ as command_line
 from reproduce.commands.compare import compare
 from reproduce.plan.grid import PUBLISHED, Plan
 from tests.messages import check, refused
-from tests.reproduce.conftest import TASK, pendulum, record_run, reseal
+from tests.reproduce.conftest import TASK, Say, pendulum, record_run, reseal
 
 OTHER = "MountainCarContinuous-v0"
 
@@ -47,7 +47,7 @@ def only_row(first: Plan, second: Plan) -> dict[str, Any]:
     ],
 )
 def test_a_task_is_a_line(
-    others: list[float | None], cells: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    others: list[float | None], cells: list[str], tmp_path: Path, say: Say
 ) -> None:
     """Means with their seeds, the difference with Welch's interval by hand, the ratio of speeds.
 
@@ -55,8 +55,9 @@ def test_a_task_is_a_line(
     """
     first = write(pendulum(tmp_path / "a"), TASK, [10.0, 20.0, 30.0], speed=10.0)
     second = write(pendulum(tmp_path / "b"), TASK, others, speed=25.0)
-    assert command_line.main(["compare", str(first.directory), str(second.directory)]) == 0
-    lines = capsys.readouterr().out.splitlines()
+    status, out, _ = say(["compare", str(first.directory), str(second.directory)])
+    assert status == 0
+    lines = out.splitlines()
     (line,) = [line for line in lines if line.startswith("│")]
     found = [cell.strip() for cell in line.strip("│ ").split("│")]
     assert found == [TASK, "1,000", "20 (3)", *cells, "2.50"]
@@ -114,18 +115,18 @@ def test_what_cannot_be_compared_is_refused(tmp_path: Path) -> None:
         compare(*games)
 
 
-def test_the_command_takes_runs_dirs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_command_takes_runs_dirs(tmp_path: Path, say: Say) -> None:
     """Each grid of one name has its table; two grids alone are compared, whatever their names."""
     first, second = pendulum(tmp_path / "a"), pendulum(tmp_path / "b")
     write(first, TASK, [10.0, 20.0])
     write(second, TASK, [30.0, 32.0])
     other = second.directory.with_name("other")
     second.directory.rename(other)
-    assert command_line.main(["compare", str(tmp_path / "a"), str(tmp_path / "b")]) == 0
-    assert f"B:{other}"[-9:] in "".join(capsys.readouterr().out.split())
+    words = ["compare", str(tmp_path / "a"), str(tmp_path / "b")]
+    assert f"B:{other}"[-9:] in "".join(say(words)[1].split())
     write(second, TASK, [40.0, 42.0])
-    assert command_line.main(["compare", str(tmp_path / "a"), str(tmp_path / "b")]) == 0
-    printed = capsys.readouterr().out
+    status, printed, _ = say(words)
+    assert status == 0
     (line,) = [line for line in printed.splitlines() if line.startswith("│")]
     assert "41 (2)" in line
     assert f"Only in B: {other}" in "".join(printed.splitlines())
@@ -133,15 +134,13 @@ def test_the_command_takes_runs_dirs(tmp_path: Path, capsys: pytest.CaptureFixtu
         run = plan.directory.with_name("a-begun-one") / TASK / "seed-1"
         shutil.copytree(plan.directory / TASK / "seed-1", run)
         (run / "run.json").unlink()
-    assert command_line.main(["compare", str(tmp_path / "a"), str(tmp_path / "b")]) == 2
-    printed = capsys.readouterr().out
+    status, printed, _ = say(words)
+    assert status == 2
     assert "41 (2)" in printed, "the others are compared"
     check(printed.splitlines()[0], "a grid without a finished run")
 
 
-def test_the_command_takes_what_an_agents_own_command_wrote(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_command_takes_what_an_agents_own_command_wrote(tmp_path: Path, say: Say) -> None:
     """An `--out` holds seeds, also beside a checkpoint; it is no grid, nor makes its parent one."""
     first, second = pendulum(tmp_path / "a"), pendulum(tmp_path / "b")
     write(first, TASK, [10.0, 20.0])
@@ -151,11 +150,10 @@ def test_the_command_takes_what_an_agents_own_command_wrote(
     for run in out.iterdir():
         reseal(run, agent="toy", source="sb3")
     (out / "seed-1" / "checkpoint").mkdir(exist_ok=True)
-    assert command_line.main(["compare", str(tmp_path / "a"), str(tmp_path / "b")]) == 0
-    said = "".join(capsys.readouterr().out.split())
-    assert said.count("tuned(sac,tuned)") == 2
-    assert command_line.main(["compare", str(first.directory), str(out)]) == 0
-    printed = capsys.readouterr().out
+    words = ["compare", str(tmp_path / "a"), str(tmp_path / "b")]
+    assert "".join(say(words)[1].split()).count("tuned(sac,tuned)") == 2
+    status, printed, _ = say(["compare", str(first.directory), str(out)])
+    assert status == 0
     assert "mine(toy,sb3)" in "".join(printed.split())
     (line,) = [line for line in printed.splitlines() if line.startswith("│")]
     assert "31 (2)" in line
@@ -166,6 +164,6 @@ def test_the_command_takes_what_an_agents_own_command_wrote(
     shutil.copytree(first.directory, tmp_path / "b" / "sac-classic" / "another")
     second.directory.rename(second.directory.with_name("others"))
     with refused():
-        command_line.main(["compare", str(tmp_path / "a"), str(tmp_path / "b")])
+        command_line.main(words)
     with refused():
         command_line.main(["compare", str(tmp_path / "nowhere"), str(tmp_path / "b")])

@@ -18,7 +18,7 @@ from reproduce.commands.export import export_onnx
 from reproduce.words import number
 from suite.base.errors import UsageError
 from tests.messages import refused
-from tests.reproduce.conftest import TASK, reseal
+from tests.reproduce.conftest import TASK, Say, reseal
 from tests.runs import tree
 from tests.suite.envs import elsewhere
 
@@ -112,17 +112,17 @@ def test_a_task_that_is_not_the_policys_is_refused(run: Path, tmp_path: Path) ->
     assert evaluate_run(folder, episodes=1, task_from=TASK).task.name == TASK
 
 
-def test_the_command_prints_the_score(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_command_prints_the_score(run: Path, say: Say) -> None:
     """One line: task, mean, interval, episodes and rule."""
     score = evaluate_run(run, episodes=3)
     low, high = score.interval() or (0.0, 0.0)
-    assert command_line.main(["evaluate", str(run), "--episodes", "3"]) == 0
-    assert capsys.readouterr().out == (
+    status, out, _ = say(["evaluate", str(run), "--episodes", "3"])
+    assert status == 0
+    assert out == (
         f"{TASK}: mean return {number(score.returns.mean())} "
         f"(95 % interval {number(low)} to {number(high)}) over 3 episodes, sampled actions\n"
     )
-    assert command_line.main(["evaluate", str(run), "--episodes=1", "--deterministic"]) == 0
-    assert "interval" not in capsys.readouterr().out
+    assert "interval" not in say(["evaluate", str(run), "--episodes=1", "--deterministic"])[1]
     for other in ("--episodes=3", "--seed=1", "--deterministic"):
         with pytest.raises(UsageError, match="leave out the flags of fresh episodes"):
             command_line.main(["evaluate", str(run), "--recorded", other])

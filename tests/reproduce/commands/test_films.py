@@ -18,6 +18,7 @@ from suite.base.errors import UsageError
 from suite.envs import vector_env
 from suite.envs.tasks import SUITES, find_task
 from tests.messages import refused
+from tests.reproduce.conftest import Say
 
 pytestmark = pytest.mark.long
 
@@ -38,17 +39,14 @@ def test_a_recorded_evaluation_is_played_and_filmed_again(run: Path, tmp_path: P
     assert sum(lasts) == pytest.approx(1000 * 201 / 30, abs=40)
 
 
-def test_a_score_is_filmed_with_its_own_draws(
-    run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_score_is_filmed_with_its_own_draws(run: Path, tmp_path: Path, say: Say) -> None:
     """The first of three episodes, whose noise was drawn for all three, is the one in the film."""
     film = tmp_path / "a.mp4"
     words = ["evaluate", str(run), "--episodes", "3", "--seed", "5", "--video", str(film)]
-    assert command_line.main(words) == 0
+    status, out, err = say(words)
     score = evaluate.evaluate_run(run, episodes=3, seed=5).returns[0]
-    said = capsys.readouterr()
-    assert said.out.endswith(f"the first of 3 episodes: return {score:.6g}\n")
-    assert said.err == ""
+    assert (status, err) == (0, "")
+    assert out.endswith(f"the first of 3 episodes: return {score:.6g}\n")
     assert [path.name for path in tmp_path.iterdir()] == ["a.mp4"]
 
 

@@ -10,14 +10,13 @@ from typing import Any
 import pytest
 
 from reproduce import ROOT, pipeline
-from reproduce import __main__ as command_line
 from reproduce.commands.published import find_plans
 from reproduce.plan.grid import Plan
 from reproduce.plan.make import load_plan, make_plan, save_plan
 from reproduce.plan.status import refuse_mixture
 from suite.base import hardware
 from tests.messages import refused
-from tests.reproduce.conftest import record_run, recorded, reseal, statuses
+from tests.reproduce.conftest import Say, record_run, recorded, reseal, statuses
 
 REACHER = "Reacher-v4"
 STEPS = 30_000
@@ -88,9 +87,7 @@ def train(plan: Plan) -> Plan:
     return plan
 
 
-def test_an_uncommitted_change_leaves_runs_out_and_is_named(
-    project: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_an_uncommitted_change_leaves_runs_out_and_is_named(project: Path, say: Say) -> None:
     """A flipped sign is never `reproduced` by runs that it did not make.
 
     Committed code of the same number, which passed the golden test, keeps every run. Another
@@ -101,8 +98,8 @@ def test_an_uncommitted_change_leaves_runs_out_and_is_named(
     flip_sign(project)
     assert statuses(smoke()) == ["left out"] * 3
     words = f"sac mujoco-small --like paper --tasks {REACHER} --budget smoke --device cpu --dry-run"
-    assert command_line.main(words.split()) == 0
-    said = capsys.readouterr().out
+    status, said, _ = say(words.split())
+    assert status == 0
     assert (
         f"{REACHER}: 3 runs made by commit 0123456; agents/sac.py has "
         "uncommitted changes (left out)"

@@ -8,12 +8,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from reproduce.__main__ import main
 from reproduce.run.ray.pool import copy_code
 from reproduce.speed import Finding, pair
 from reproduce.speed.pair import Ratio
 from suite.base.errors import UsageError
-from suite.settings.command_line import run_main
+from tests.reproduce.conftest import Say
 
 
 @pytest.fixture
@@ -65,15 +64,14 @@ def test_what_only_one_tree_cannot_do_is_told(
 
 
 def test_a_pair_of_which_nothing_can_be_judged_is_an_error(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    monkeypatch: pytest.MonkeyPatch, say: Say
 ) -> None:
     """Skipped work is shown as such and is no success."""
     skipped = Finding("vtrace", False, "skipped: old cannot do it (why)", judged=False)
     monkeypatch.setattr(pair, "judge_against", lambda *arguments: iter([skipped]))
-    assert run_main(lambda _: main(["throughput", "--pair", "old"])) == 2
-    told = capsys.readouterr()
-    assert told.out == "not judged vtrace: skipped: old cannot do it (why)\n"
-    assert told.err.startswith("error: nothing could be compared with old")
+    status, out, err = say(["throughput", "--pair", "old"])
+    assert (status, out) == (2, "not judged vtrace: skipped: old cannot do it (why)\n")
+    assert err.startswith("error: nothing could be compared with old")
 
 
 def test_a_pair_of_the_same_gated_code_measures_nothing(
