@@ -68,11 +68,11 @@ CHECKED := not slow and not further
 test: venv
 	$(PYTEST) -m "$(CHECKED) and not browser and not long" $(BESIDE)
 
-## The test suite with those, and with TensorBoard and Weights & Biases, which are installed for it;
-## then what measures time, with nothing beside it.
+## What measures time, with nothing beside it; then the test suite with the long tests, and with
+## TensorBoard and Weights & Biases, which are installed for it.
 test-all: $(VENV)/.tracking
-	$(PYTEST) --types -m "$(CHECKED) and not quiet" $(BESIDE)
 	$(PYTEST) --types -m quiet
+	$(PYTEST) --types -m "$(CHECKED) and not quiet" $(BESIDE)
 
 ## The long forms of the tests, and further forms of what other cases test; weekly.
 test-slow: venv
