@@ -71,8 +71,8 @@ test: venv
 ## What measures time, with nothing beside it; then the test suite with the long tests, and with
 ## TensorBoard and Weights & Biases, which are installed for it.
 test-all: $(VENV)/.tracking
-	$(PYTEST) --types -m quiet
-	$(PYTEST) --types -m "$(CHECKED) and not quiet" $(BESIDE)
+	status=0; $(PYTEST) --types -m quiet || status=1; \
+		$(PYTEST) --types -m "$(CHECKED) and not quiet" $(BESIDE) && exit $$status
 
 ## The long forms of the tests, and further forms of what other cases test; weekly.
 test-slow: venv

@@ -171,7 +171,7 @@ class Config(TransitionConfig):
         return BY_TASK.get(self.task.rpartition(":")[2].rpartition("-")[0], OTHERWISE)
 
 
-PRESETS = read_presets("sac_value", Config)  # a source's settings replace the defaults
+PRESETS = read_presets("sac_value", Config)
 
 
 def split_outputs(

@@ -150,7 +150,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 def _turn(item: pytest.Item) -> int:
-    """Return when a test's turn is."""
+    """Return when a test's turn is: those of `FIRST` come first, in that order."""
     turns = (turn for turn, path in enumerate(FIRST) if item.nodeid.startswith(path))
     return next(turns, len(FIRST))
 

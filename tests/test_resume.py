@@ -55,7 +55,7 @@ CONFIGS: dict[str, Any] = {
     "acer": tiny("acer", **REPLAY, **FRAMES),
     "acer_continuous": tiny("acer_continuous", **REPLAY, num_envs=2),
 }
-"""By agent; with the golden runs that are cut they use every kind of state."""
+"""By agent. Golden runs that are cut have further kinds of state."""
 
 
 def those(*agents: str) -> list[Any]:

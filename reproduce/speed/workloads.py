@@ -65,7 +65,7 @@ class _FirstUpdate(BaseException):
 
 
 def update(agent: str, suite: str, source: str | None = None, **changes: Any) -> Work:
-    """Make the first update of a training again and again; before it replay is filled."""
+    """Make a training's first update again and again; replay holds few steps then."""
     module = importlib.import_module(f"agents.{agent}")  # older commits may lack it
     presets = module.PRESETS.items()
     config = next(each.config for key, each in presets if key == (suite, source or key[1]))

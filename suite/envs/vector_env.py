@@ -42,7 +42,8 @@ class Step(NamedTuple):
     rewards: np.ndarray
     """Reward to learn from, float32: clipped to [-1, 1] for Atari, else as the task gave it."""
     raw_rewards: np.ndarray
-    """Reward as the task gave it, float32."""
+    """Reward as the task gave it, float32; 0 in a row that only resets, but for games, which go on
+    after a lost life."""
     terminations: np.ndarray
     """End of the decision process: no value follows. A lost life too, except under `sticky`."""
     truncations: np.ndarray

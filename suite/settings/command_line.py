@@ -25,7 +25,7 @@ from suite.base.errors import UsageError, near, nearest
 from suite.base.files import NO_SPACE
 from suite.envs.tasks import Task, find_task, folder_of, tasks_in
 from suite.settings.config import MOST_STEPS
-from suite.settings.presets import ConfigT, Preset, find_source, replaced
+from suite.settings.presets import ConfigT, Preset, find_source, replaced, replacements
 
 NO_MEMORY = re.compile(r"can(no|')t allocate memory", re.IGNORECASE)
 """What torch says where the machine has no more memory; Python has an error for it."""
@@ -380,8 +380,8 @@ def read_command_line(
     config = override(preset, argparse.Namespace(**vars(parser.parse(argv)) | {"task": task}))
     if said := replaced(presets, agent, (suite, source), config):
         print(said, file=sys.stderr)
-    else:
-        print(f"settings of {source} on {suite} replace the defaults of the file: see --help")
+    elif (number := len(replacements(preset, config))) and not options.plot:
+        print(f"{source} on {suite} sets {number} defaults of the file otherwise: see --help")
     out = options.out or Path("runs") / "alone" / agent / folder_of(task)
     kept = (options.checkpoint_minutes, options.drop_checkpoints, options.keep_best, options.plot)
     return config, RunOptions(suite, source, out, *kept)

@@ -182,19 +182,23 @@ def read_presets(
     return Presets(agent, config_class, root)
 
 
-def replaced(presets: Mapping[Any, Any], agent: str, key: tuple[str, str], config: Any) -> str:
-    """Return a sentence on the defaults of a copy's `Config` that its origin's preset replaces.
-
-    Nothing is said where the presets are the agent's own.
-    """
-    origin, preset = getattr(presets, "agent", agent), presets[key].config
-    changes = [
+def replacements(preset: Any, config: Any) -> list[str]:
+    """Return the settings of a configuration in which its preset replaces a default."""
+    return [
         f"{field.name} = {value} (not {field.default})"
         for field in dataclasses.fields(config)
         if (value := getattr(config, field.name)) == getattr(preset, field.name)
         and field.name != "task"
         and value != field.default
     ]
+
+
+def replaced(presets: Mapping[Any, Any], agent: str, key: tuple[str, str], config: Any) -> str:
+    """Return a sentence on the defaults of a copy's `Config` that its origin's preset replaces.
+
+    Nothing is said where the presets are the agent's own.
+    """
+    origin, changes = getattr(presets, "agent", agent), replacements(presets[key].config, config)
     if origin == agent or not changes:
         return ""
     file = f"agents/{agent}.py"

@@ -111,7 +111,7 @@ def train(config: Any, directory: Path, **options: Any) -> tuple[Any, Recorder]:
 def watch(
     owner: Any, monkeypatch: pytest.MonkeyPatch, name: str = "update"
 ) -> list[tuple[Any, ...]]:
-    """Return a list that gets arguments and result of every call of an agent's function."""
+    """Return a list that gets arguments and result of every call of a function of `owner`."""
     function, seen = getattr(owner, name), list[tuple[Any, ...]]()
 
     def watched(*arguments: Any) -> Any:

@@ -61,11 +61,8 @@ def test_of_equals_the_first_is_kept_and_no_later_update_touches_it(
     """A copy: training goes on with the tensors that scored."""
     config = a2c.Config(**{**SHORT, **UNROLLS, "task": "CartPole-v1", "evaluation_interval": 10})
     recorder = Recorder(tmp_path, {"agent": "a2c"}, config.seeds, keeps_best=True)
-    session, weights, scores = (
-        Session(config, recorder, 10),
-        torch.zeros(2),
-        iter([1.0, 3.0, 3.0, 2.0]),
-    )
+    session, scores = Session(config, recorder, 10), iter([1.0, 3.0, 3.0, 2.0])
+    weights = torch.zeros(2)
     monkeypatch.setattr(session, "score", lambda *_: np.full((1, 1), next(scores)))
     for env_steps in (10, 20, 30, 40):
         weights.add_(1)

@@ -25,6 +25,7 @@ from suite.settings.presets import (
     read_presets,
     read_source,
     replaced,
+    replacements,
 )
 from tests.agents.trainings import UNROLL_AGENTS
 from tests.messages import refused
@@ -269,6 +270,9 @@ def test_a_copy_says_which_of_its_defaults_a_preset_replaces() -> None:
     name = said.partition(" sets ")[2].split(" = ")[0]
     changed = dataclasses.replace(config, **{name: getattr(a2c.Config(), name)})
     assert f" {name} = " not in replaced(a2c.PRESETS, "my_a2c", key, changed)
+    preset = a2c.PRESETS[key].config
+    assert len(replacements(preset, config)) == len(replacements(preset, changed)) + 1
+    assert not replacements(a2c.Config(), a2c.Config())
 
 
 DEFAULT_TASKS = {
