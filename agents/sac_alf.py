@@ -91,7 +91,7 @@ from torch import Tensor
 from torch.optim import Adam
 
 from agents import sac
-from agents.sac import minimise, split_outputs, squash
+from agents.sac import minimise, parts_due, split_outputs, squash
 from suite.base.errors import UsageError, check_shape, require
 from suite.base.noise import choose, noise_or_none, normal
 from suite.base.randomness import stream
@@ -508,12 +508,12 @@ def update(
     minimise(losses, learner.critic_optimiser)
     q_values = q_values.detach() * shares_of(counts)[:, None, None, :, None]
     metrics = {"critic_loss": losses.detach(), "q_value": q_values.mean((1, 2, 3, 4))}
-    policy_is_due, targets_are_due = sac.parts_due(config, num_updates)
+    policy_is_due, targets_are_due = parts_due(config, num_updates)
     if policy_is_due:
         used = counts[:, : config.policy_steps]  # [S, P, B]
         previous = batch.extras[:, : used[0].numel(), config.num_parts :]
+        given = (batch.obs[:, : used[0].numel()], previous, weights)
         for draws in noise[num_states:].split(config.policy_steps):
-            given = (batch.obs[:, : used[0].numel()], previous, weights)
             flat = draws.transpose(0, 1).flatten(1, 2)  # [S, P B, A]
             metrics |= _update_policy(learner, config, *given, flat, used)
     if targets_are_due:
@@ -652,9 +652,8 @@ def train(config: Config, recorder: Recorder) -> Learner:
     sizes = (obs_size, action_size, int(learner.chooses))
     rows = (num_seeds, config.replay_size, config.num_envs)
     replay = HistoryReplay(*rows, sizes, config.num_parts, session.device)
-    num_noises = config.td_steps + (config.lstm_size > 0)
-    num_noises += config.policy_period * config.policy_steps
-    noise_shape = (num_noises, config.batch_size, action_size)
+    number = config.td_steps + (config.lstm_size > 0) + config.policy_period * config.policy_steps
+    noise_shape = (number, config.batch_size, action_size)
     powers = (config.priority_exponent, config.priority_epsilon, config.importance_exponent)
     prioritised = config.prioritised_replay
     priorities = PriorityDraws(num_seeds, replay.capacity, *powers) if prioritised else None
@@ -677,7 +676,7 @@ def train(config: Config, recorder: Recorder) -> Learner:
     evaluated = partial(policy, epsilon=config.evaluation_epsilon, memory=evaluation_memory)
     # what changes beside the learner, or needs the host, is no graph
     launched_alone = prioritised or config.normalise_entropy or config.td_steps > 1
-    due = partial(sac.parts_due, config)
+    due = partial(parts_due, config)
     session.updater(learn, replay, draws, learner, None if launched_alone else due)
     session.begin(learner, store, warm_up=config.learning_starts, further=[memory])
     while session.continues(evaluated, learner.weights_of, learner.health, evaluation_memory):

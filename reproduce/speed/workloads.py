@@ -36,6 +36,7 @@ TRAINED = {
 EXTENDED = {"prior": "same_action", "reward_weights": (0.5, 0.5), "normalise_entropy": True}
 """Settings of `sac_alf` that make its update the longest."""
 EIGHT = {"num_envs": 8, "num_minibatches": 1, "convolutions": "nature"}
+"""Settings of `impala` with which an update is of few unrolls."""
 Work = Callable[[], object]
 Builder = Callable[[], Work]
 

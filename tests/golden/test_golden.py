@@ -28,12 +28,17 @@ FIRST = {agent: next(name for name, run in RUNS[agent].items() if run.cut) for a
     ],
 )
 def test_a_run_has_the_bytes_of_its_agents_number(agent: str, name: str) -> None:
-    """Whatever is rewritten, every short run has the CSV files and the weights that it had."""
+    """Whatever is rewritten, every short run has the CSV files and the weights that it had.
+
+    No two of its seeds have the same updates.
+    """
     trees.check_stored(agent)
     stored = trees.checksums(agent).get(name)
     if stored is None:
         pytest.skip(f"{trees.MISSING}: python -m tests.golden --agent {agent} --update")
     found = runner.all_checksums(agent, trees.stored_runs(agent, [name]))
+    updates = [each for file, each in found[name].items() if file.endswith("/updates.csv")]
+    assert len({*updates}) == len(updates) > 0
     lines = trees.differences({name: stored}, found)
     head = f"{agent} gives other bytes than behaviour {hardware.behaviour(agent)} in"
     wanted = f"if this is wanted, raise BEHAVIOUR: python -m tests.golden --agent {agent} --update"
