@@ -66,7 +66,7 @@ from suite.settings.config import (
     RMSpropConfig,
 )
 from suite.settings.presets import read_presets
-from suite.unroll_session import UnrollSession, describe
+from suite.unroll_session import UnrollSession, diagnostics
 from suite.unrolls import Transitions, Unroll
 
 BEHAVIOUR = 2  # goes up when the bytes of a run change: see CONTRIBUTING.md
@@ -213,13 +213,6 @@ def make_learner(config: Config, spaces: Spaces, device: torch.device) -> Learne
     return Learner(network, optimiser, obs_moments, DeviceMoments(device))
 
 
-METRICS = ("policy_loss", "value_loss", "entropy", "gradient_norm")
-"""Per update: the parts of the loss, the entropy in nats, and the norm of the whole gradient.
-
-`MOMENTS` of the value follow.
-"""
-
-
 def evaluate_actions(
     network: ActorCritic, obs: Tensor, actions: Tensor
 ) -> tuple[Float[Tensor, "T N"], Float[Tensor, "T N"], Float[Tensor, "T N"]]:
@@ -261,7 +254,7 @@ def targets(
 
 def update(
     learner: Learner, config: Config, batch: Transitions, learning_rate: float | Tensor
-) -> Float[Tensor, " M"]:
+) -> dict[str, Tensor]:
     """Make one gradient step on one unroll (Algorithm S3).
 
     Args:
@@ -271,20 +264,23 @@ def update(
         learning_rate: step size of this update.
 
     Returns:
-        `METRICS` and `MOMENTS`, on the learner's device.
+        diagnostics by name, on the learner's device.
     """
     log_probs, entropies, values = evaluate_actions(learner.network, batch.obs[:-1], batch.actions)
     advantages, returns = targets(learner, config, batch, values)
-    num_rows = batch.valid.sum().clamp(min=1)
-    parts = losses(log_probs, entropies, values, advantages, returns, batch.valid / num_rows)
-    policy_loss, value_loss, entropy = parts
+    policy_loss, value_loss, entropy = losses(
+        log_probs, entropies, values, advantages, returns, batch.weights
+    )
     loss = policy_loss + config.value_coef * value_loss - config.entropy_coef * entropy
     norm = learner.optimiser.minimise(loss, learning_rate, config.max_gradient_norm)
     with torch.no_grad():
-        rows = torch.stack([returns, returns - values]).double()
-        moments = torch.cat([rows, rows.square()]) * batch.valid
-        means = moments.sum((1, 2)) / num_rows
-        return torch.cat([torch.stack([*parts, norm]).double(), means])
+        numbers = {
+            "policy_loss": policy_loss,
+            "value_loss": value_loss,
+            "entropy": entropy,
+            "gradient_norm": norm,
+        }
+        return diagnostics(numbers, {}, returns, returns - values, batch.valid)
 
 
 ACTING = (
@@ -313,7 +309,7 @@ def train(config: Config, recorder: Recorder) -> Learner:
     state = {"stream": action_stream, "scale": scale}
     session.begin(learner, player, partial(update, learner, config), state)
     obs = unroll.put_obs(0, session.obs, session.are_new)  # [N, *obs]
-    while session.continues(partial(describe, METRICS)):
+    while session.continues():
         noise = network.draw_noise(action_stream, unroll.shape)
         for t in range(config.unroll_length):
             unroll.actions[t], _ = actor(obs, noise[t])

@@ -71,7 +71,7 @@ from suite.settings.config import (
     Whole,
 )
 from suite.settings.presets import read_presets
-from suite.unroll_session import UnrollSession, describe
+from suite.unroll_session import UnrollSession
 from suite.unrolls import Transitions, UnrollReplay
 
 BEHAVIOUR = 2  # goes up when the bytes of a run change: see CONTRIBUTING.md
@@ -322,16 +322,6 @@ def make_learner(config: Config, spaces: Spaces, device: torch.device) -> Learne
     return Learner(network, average_policy, optimiser, obs_moments)
 
 
-METRICS = (
-    *("q_loss", "q_value", "value", "entropy", "kl", "truncated_share"),
-    *("statistics_gradient_norm", "projected_gradient_norm", "gradient_norm"),
-)
-"""Per update, means over valid rows: half the squared error of Q, Q of the actions taken, V, the
-policy's entropy and divergence from the average policy (nats), the share of importance weights that
-were truncated, and the norm of a row's gradient before and after projection; the last column is the
-norm of the whole gradient."""
-
-
 class Signals(NamedTuple):
     """Targets and gradients for the network; no gradient flows through them."""
 
@@ -339,8 +329,8 @@ class Signals(NamedTuple):
     """Targets of Q of the actions taken."""
     gradients: Float[Tensor, "T N A"]
     """Of the objective that is maximised, w.r.t. the policy's statistics, after projection."""
-    diagnostics: Float[Tensor, "M T N"]
-    """`METRICS` of every row, except the last metric."""
+    diagnostics: dict[str, Tensor]
+    """Of every row, `[T, N]` by name."""
 
 
 @torch.no_grad()
@@ -395,10 +385,9 @@ def learning_signals(
         "statistics_gradient_norm": gradients.norm(dim=-1),
         "projected_gradient_norm": projected.norm(dim=-1),
     }
-    rows = [diagnostics[name] for name in METRICS[:-1]]
     if not config.entropy_in_trust_region:
         projected = projected + by_statistics(entropy_gradients, log_probs, config.statistics)
-    return Signals(q_retrace, projected, torch.stack(rows))
+    return Signals(q_retrace, projected, diagnostics)
 
 
 def update(
@@ -407,7 +396,7 @@ def update(
     batch: Transitions,
     learning_rate: float | Tensor,
     memory: Float[Tensor, "N M"] | None = None,
-) -> Float[Tensor, " D"]:
+) -> dict[str, Tensor]:
     """Make one gradient step on one unroll of every environment (Algorithm 2).
 
     Args:
@@ -418,7 +407,7 @@ def update(
         memory: the policy's memory before the unrolls; None: zeros.
 
     Returns:
-        `METRICS`, on the learner's device.
+        diagnostics by name, on the learner's device.
     """
     logits, q_values = learner.network.unroll(batch, memory)  # [T + 1, N, A]
     with torch.no_grad():
@@ -439,7 +428,8 @@ def update(
         actor = learner.network.actor.parameters()
         for slow, fast in zip(learner.average_policy.parameters(), actor, strict=True):
             slow.lerp_(fast, config.tau)
-        return torch.cat([(signals.diagnostics * shares).sum((1, 2)), norm.view(1)])
+        means = (torch.stack([*signals.diagnostics.values()]) * shares).sum((1, 2))
+        return dict(zip(signals.diagnostics, means, strict=True)) | {"gradient_norm": norm}
 
 
 ACTING = (
@@ -474,7 +464,7 @@ def train(config: Config, recorder: Recorder) -> Learner:
     replay.put_first_obs(session.obs)
     session.begin(learner, player, partial(update, learner, config), state, replay.add)
     obs = replay.read_obs(session.obs, session.are_new)  # [N, *obs]
-    while session.continues(partial(describe, METRICS)):
+    while session.continues():
         first_memory = actor.memory.clone()
         for noise in network.draw_noise(action_stream, (config.unroll_length, config.num_envs)):
             actions, logits = actor(obs, noise)

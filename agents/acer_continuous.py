@@ -78,7 +78,7 @@ from suite.settings.config import (
     Widths,
 )
 from suite.settings.presets import read_presets
-from suite.unroll_session import UnrollSession, describe
+from suite.unroll_session import UnrollSession
 from suite.unrolls import Transitions, UnrollReplay
 
 BEHAVIOUR = 2  # goes up when the bytes of a run change: see CONTRIBUTING.md
@@ -406,16 +406,6 @@ def make_learner(config: Config, spaces: Spaces, device: torch.device) -> Learne
     return Learner(network, average_policy, optimiser, obs_moments)
 
 
-METRICS = (
-    *("q_loss", "value_loss", "q_value", "value", "entropy", "kl", "truncated_share"),
-    *("statistics_gradient_norm", "projected_gradient_norm", "gradient_norm"),
-)
-"""Per update, means over valid rows: half the squared errors of Q and V, Q of the actions taken, V,
-the policy's entropy and divergence from the average policy (nats), the share of importance weights
-that were truncated, and the norm of a row's gradient before and after projection; the last column
-is the norm of the whole gradient."""
-
-
 class Signals(NamedTuple):
     """Targets and gradients for the network; no gradient flows through them."""
 
@@ -425,8 +415,8 @@ class Signals(NamedTuple):
     """Targets of V."""
     gradients: Float[Tensor, "T B S"]
     """Of the objective that is maximised, by the policy's statistics, after projection."""
-    diagnostics: Float[Tensor, "M T B"]
-    """`METRICS` of every row, except the last metric."""
+    diagnostics: dict[str, Tensor]
+    """Of every row, `[T, B]` by name."""
 
 
 @torch.no_grad()
@@ -481,11 +471,10 @@ def learning_signals(
         "statistics_gradient_norm": gradients.norm(dim=-1),
         "projected_gradient_norm": projected.norm(dim=-1),
     }
-    rows = [diagnostics[name] for name in METRICS[:-1]]
     if config.std != "fixed":  # the entropy is the sum of log deviations and a constant
         of_means, of_log_stds = projected.chunk(2, -1)
         projected = torch.cat([of_means, of_log_stds + config.entropy_coef], -1)
-    return Signals(q_retrace, values + errors, projected, torch.stack(rows))  # Eq. (14)
+    return Signals(q_retrace, values + errors, projected, diagnostics)  # Eq. (14)
 
 
 def update(
@@ -495,7 +484,7 @@ def update(
     noise: Float[Tensor, "K T B A"],
     learning_rate: float | Tensor,
     memory: Float[Tensor, "B M"] | None = None,
-) -> Float[Tensor, " D"]:
+) -> dict[str, Tensor]:
     """Make one gradient step on a batch of unrolls (Algorithm 3).
 
     Args:
@@ -507,7 +496,7 @@ def update(
         memory: the policy's memory before the unrolls; None: zeros.
 
     Returns:
-        `METRICS`, on the learner's device.
+        diagnostics by name, on the learner's device.
     """
     network, weights = learner.network, batch.weights
     now = network.evaluate(batch, memory, noise)
@@ -525,7 +514,8 @@ def update(
         online = network.policy.parameters()
         for slow, fast in zip(learner.average_policy.parameters(), online, strict=True):
             slow.lerp_(fast, config.tau)
-        return torch.cat([(signals.diagnostics * weights).sum((1, 2)), norm.view(1)])
+        means = (torch.stack([*signals.diagnostics.values()]) * weights).sum((1, 2))
+        return dict(zip(signals.diagnostics, means, strict=True)) | {"gradient_norm": norm}
 
 
 ACTING = ("std", "bounded_mean", "hidden_sizes", "activation", "lstm_size", "observation_clip")
@@ -562,7 +552,7 @@ def train(config: Config, recorder: Recorder) -> Learner:
     replay.put_first_obs(session.obs)
     session.begin(learner, player, partial(update, learner, config), state, store)
     obs = replay.read_obs(session.obs, session.are_new)  # [N, O]
-    while session.continues(partial(describe, METRICS)):
+    while session.continues():
         first_memory = actor.memory.clone()
         for noise in network.draw_noise(action_stream, (config.unroll_length, config.num_envs)):
             actions, outputs = actor(obs, noise)

@@ -76,10 +76,10 @@ from suite.settings.config import (
     Whole,
 )
 from suite.settings.presets import read_presets
-from suite.unroll_session import MOMENTS, MetricRows, UnrollSession, explained_variance
+from suite.unroll_session import UnrollSession, diagnostics
 from suite.unrolls import Transitions
 
-BEHAVIOUR = 4  # goes up when the bytes of a run change: see CONTRIBUTING.md
+BEHAVIOUR = 5  # goes up when the bytes of a run change: see CONTRIBUTING.md
 
 
 class VTraceReturns(NamedTuple):
@@ -384,22 +384,13 @@ def make_learner(config: Config, spaces: Spaces, device: torch.device) -> Learne
     return Learner(network, optimiser, obs_moments)
 
 
-METRICS = (
-    *("policy_loss", "value_loss", "entropy", "gradient_norm"),
-    *("mean_rho", "max_rho", "clipped_share"),
-)
-"""Per update: losses of policy and value, the policy's entropy (nats), the norm of the whole
-gradient, mean and maximum of the importance weights, and the share of them that is clipped.
-`MOMENTS` of the value and the number of rows follow."""
-
-
 def update(
     learner: Learner,
     config: Config,
     batch: Transitions,
     learning_rate: float | Tensor,
     memory: Float[Tensor, "N M"] | None = None,
-) -> Float[Tensor, " D"]:
+) -> dict[str, Tensor]:
     """Make one gradient step on one minibatch of an unroll (Section 4.2).
 
     Args:
@@ -410,7 +401,7 @@ def update(
         memory: the acting policy's memory before the minibatch; None: zeros.
 
     Returns:
-        `METRICS`, `MOMENTS` and the number of rows, on the learner's device.
+        diagnostics by name, on the learner's device.
     """
     valid, num_rows = batch.valid, batch.valid.sum().clamp(min=1)
     outputs, values = learner.network.unroll(batch, memory)  # [T + 1, N, A], [T + 1, N]
@@ -435,29 +426,18 @@ def update(
     with torch.no_grad():
         rhos = log_rhos.exp() * valid
         bound = math.inf if config.clip_rho_threshold is None else config.clip_rho_threshold
-        residuals = returns.vs - values[:-1]
-        clipped = rhos > bound * (1 + 1e-4)  # not what rounding alone clips
-        rows = torch.stack([entropies, rhos, clipped.float(), returns.vs, residuals]).double()
-        rows = torch.cat([rows, rows[-2:].square()]) * valid
-        entropy, mean_rho, clipped_share, *moments = (rows.sum((1, 2)) / num_rows).unbind(0)
-        metrics = [policy_loss, value_loss, entropy, norm, mean_rho, rhos.max(), clipped_share]
-        return torch.stack([number.double() for number in (*metrics, *moments, valid.sum())])
-
-
-def describe(
-    rows: Mapping[str, np.ndarray], learning_rate: float, lag: int
-) -> dict[str, np.ndarray]:
-    """Return the columns of `updates.csv`, `[1]` each, from all updates of a log interval."""
-    if not rows:
-        return {}
-    columns = dict(zip((*METRICS, *MOMENTS, "num_rows"), rows["update"].T, strict=True))
-    means = {name: columns[name].mean() for name in METRICS}
-    means["max_rho"] = columns["max_rho"].max()
-    share = columns["num_rows"] / max(columns["num_rows"].sum(), 1.0)
-    pooled = [float((columns[name] * share).sum()) for name in MOMENTS]
-    means["explained_variance"] = explained_variance(*pooled)
-    means |= {"policy_lag": lag, "learning_rate": learning_rate}
-    return {name: np.array([value]) for name, value in means.items()}
+        numbers = {
+            "policy_loss": policy_loss,
+            "value_loss": value_loss,
+            "gradient_norm": norm,
+            "max_rho": rhos.max(),
+        }
+        rows = {
+            "entropy": entropies,
+            "mean_rho": rhos,
+            "clipped_share": (rhos > bound * (1 + 1e-4)).float(),  # not what rounding alone clips
+        }
+        return diagnostics(numbers, rows, returns.vs, returns.vs - values[:-1], valid)
 
 
 def transitions(experience: Experience, config: Config) -> Transitions:
@@ -484,24 +464,18 @@ def load(weights: Mapping[str, Tensor], description: Mapping[str, Any]) -> Polic
 def train(config: Config, recorder: Recorder) -> Learner:
     """Train the only seed of `config` to its last step; return the learner."""
     recorder.clock.seconds |= {"learner_idle": 0.0, "actor_idle": 0.0}
-    session = UnrollSession(config, recorder, MetricRows())
+    session = UnrollSession(config, recorder)
     learner = make_learner(config, session.env.spaces, session.device)
     player = Player(learner.network, learner.obs_moments, config)
-
-    def columns(rows: Mapping[str, np.ndarray], learning_rate: float) -> dict[str, np.ndarray]:
-        num_unrolls = session.num_updates // config.num_minibatches
-        return describe(rows, learning_rate, min(num_unrolls - 1, lag))
-
     network = copy.deepcopy(learner.network)
-    lag = config.policy_lag
     with worker_thread() as thread:  # the collector takes the T steps of each unroll
         collector = Collector(config, session, learner, network, thread)
         session.begin(learner, player, partial(update, learner, config), collector.state)
         collector.begin(session.obs, session.are_new)
-        while session.continues(columns):
+        while session.continues():
             newest = collector.result()
             session.take(newest.steps, newest.unroll.actions.cpu().numpy(), newest.seconds)
-            if lag:  # at a checkpoint no unroll is in progress
+            if config.policy_lag:  # at a checkpoint no unroll is in progress
                 collector.start(waits=session.pauses())
             if learner.obs_moments is not None and newest.obs_moments is not None:
                 learner.obs_moments.take(newest.obs_moments)

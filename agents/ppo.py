@@ -72,7 +72,7 @@ from suite.settings.config import (
     Whole,
 )
 from suite.settings.presets import read_presets
-from suite.unroll_session import UnrollSession, describe
+from suite.unroll_session import UnrollSession, diagnostics
 from suite.unrolls import Transitions, Unroll, shuffled
 
 BEHAVIOUR = 2  # goes up when the bytes of a run change: see CONTRIBUTING.md
@@ -291,13 +291,6 @@ def with_advantages(learner: Learner, config: Config, batch: Transitions, memory
     return Rows(batch.obs[:-1], *past, log_probs, head_values[:-1], advantages, returns)
 
 
-METRICS = "policy_loss", "value_loss", "entropy", "gradient_norm", "approximate_kl", "clipped_share"
-"""Per update: the parts of the loss, the entropy in nats, the norm of the whole gradient, the
-divergence from the policy that acted, and the share of ratios beyond the clip. `MOMENTS` of the
-value follow."""
-KL = METRICS.index("approximate_kl")
-
-
 def update(
     learner: Learner,
     config: Config,
@@ -305,7 +298,7 @@ def update(
     memory: Float[Tensor, "B M"],
     learning_rate: float | Tensor,
     clip: Any,
-) -> Float[Tensor, " K"]:
+) -> dict[str, Tensor]:
     """Make one gradient step on one minibatch (Algorithm 1).
 
     Args:
@@ -317,7 +310,7 @@ def update(
         clip: largest change of a ratio that is rewarded.
 
     Returns:
-        `METRICS` and `MOMENTS`, on the learner's device.
+        diagnostics by name, on the learner's device.
     """
     past = rows.actions, rows.rewards, rows.valid
     outputs, values = learner.network.unroll(rows.obs, memory, past)
@@ -325,18 +318,23 @@ def update(
     if config.normalise_advantages:
         rows = rows._replace(advantages=standardise(rows.advantages, rows.valid))
     log_ratios = (log_probs - rows.log_probs).where(rows.valid > 0, 0.0)
-    parts = losses(log_ratios, entropies, values, rows, clip, config.clip_values)
-    policy_loss, value_loss, entropy = parts
+    policy_loss, value_loss, entropy = losses(
+        log_ratios, entropies, values, rows, clip, config.clip_values
+    )
     loss = policy_loss + config.value_coef * value_loss - config.entropy_coef * entropy
     norm = learner.optimiser.minimise(loss, learning_rate, config.max_gradient_norm)
     with torch.no_grad():
-        beyond = (log_ratios.expm1().abs() > clip).float()
-        kls = log_ratios.expm1() - log_ratios  # an unbiased estimate, never below 0
-        of_rows = torch.stack([kls, beyond, rows.returns, rows.returns - values]).double()
-        of_rows = torch.cat([of_rows, of_rows[2:].square()])  # the last two are MOMENTS' first
-        means = (of_rows * rows.valid).sum((1, 2)) / rows.valid.sum().clamp(min=1)
-        of_update = torch.stack([policy_loss, value_loss, entropy, norm])
-        return torch.cat([of_update.double(), means])  # METRICS, MOMENTS
+        numbers = {
+            "policy_loss": policy_loss,
+            "value_loss": value_loss,
+            "entropy": entropy,
+            "gradient_norm": norm,
+        }
+        of_rows = {
+            "approximate_kl": log_ratios.expm1() - log_ratios,  # unbiased, never below 0
+            "clipped_share": (log_ratios.expm1().abs() > clip).float(),
+        }
+        return diagnostics(numbers, of_rows, rows.returns, rows.returns - values, rows.valid)
 
 
 ACTING = "bfloat16", "hidden_sizes", "activation", "shared_trunk", "lstm_size", "observation_clip"
@@ -378,10 +376,10 @@ def train(config: Config, recorder: Recorder) -> Learner:
                 rows = again._replace(log_probs=rows.log_probs)
             for share, first in shuffled(rows, memory, config.num_minibatches, order_stream):
                 metrics = session.learn(Rows(*share), first, rate, clip)
-                if config.max_kl is not None and metrics[KL] > config.max_kl:
+                if config.max_kl is not None and metrics["approximate_kl"] > config.max_kl:
                     return
 
-    while session.continues(partial(describe, METRICS)):
+    while session.continues():
         noise, memory = network.draw_noise(action_stream, unroll.shape), actor.memory.clone()
         for t in range(config.unroll_length):
             unroll.actions[t], _ = actor(obs, noise[t])

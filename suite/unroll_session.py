@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from jaxtyping import Float
 from torch import Tensor
 
 from suite.base.randomness import stream
@@ -20,28 +21,31 @@ from suite.record.recorder import Recorder
 from suite.session import Session
 from suite.settings.config import UnrollConfig
 
-Describe = Callable[[Mapping[str, np.ndarray], float], Mapping[str, np.ndarray]]
-"""Maps `{"update": an interval's diagnostics}` and a learning rate to the columns of
-`updates.csv`, `[1]` each."""
 MOMENTS = ("target", "residual", "squared_target", "squared_residual")
 """Means over valid rows of V's targets and errors, and of their squares."""
 
 
-def describe(
-    metrics: Sequence[str], means: Mapping[str, np.ndarray], learning_rate: float
-) -> dict[str, np.ndarray]:
-    """Return the columns of `updates.csv`, `[1]` each, from the means over a log interval.
+def diagnostics(
+    numbers: Mapping[str, Tensor],
+    rows: Mapping[str, Tensor],
+    value_targets: Float[Tensor, "T N"],
+    residuals: Float[Tensor, "T N"],
+    valid: Float[Tensor, "T N"],
+) -> dict[str, Tensor]:
+    """Return an update's diagnostics by name, in float64, on their device.
 
-    These are of an update's `metrics` and, if the agent has any, of `MOMENTS`.
+    Args:
+        numbers: those that are one number.
+        rows: those of every row, `[T, N]`; their means over valid rows are taken.
+        value_targets: of V; `MOMENTS` of them and of `residuals` follow.
+        residuals: `value_targets` minus V.
+        valid: 1 for valid rows, 0 for others.
     """
-    if not means:
-        return {}
-    values = means["update"].tolist()
-    columns = dict(zip(metrics, values[: len(metrics)], strict=True))
-    if moments := values[len(metrics) :]:
-        columns["explained_variance"] = explained_variance(*moments)
-    columns["learning_rate"] = learning_rate
-    return {name: np.array([value]) for name, value in columns.items()}
+    of_rows = torch.stack([*rows.values(), value_targets, residuals]).double()
+    of_rows = torch.cat([of_rows, of_rows[-2:].square()]) * valid
+    means = of_rows.sum((1, 2)) / valid.sum().clamp(min=1)
+    found = {name: number.double() for name, number in numbers.items()}
+    return found | dict(zip((*rows, *MOMENTS), means, strict=True))
 
 
 def explained_variance(
@@ -57,37 +61,14 @@ def explained_variance(
     return 1 - (squared_residual - residual**2) / variance
 
 
-class MetricRows:
-    """Diagnostics update by update, where `Means` has their means."""
-
-    def __init__(self) -> None:
-        self._rows: list[Tensor] = []
-
-    def add(self, metrics: Mapping[str, Tensor]) -> None:
-        """Add one update's diagnostics, `[M]`."""
-        self._rows.append(metrics["update"].clone())
-
-    def read(self) -> dict[str, np.ndarray]:
-        """Return the rows since the last call, `[U, M]` by the name `update`; forget them."""
-        rows = {"update": torch.stack(self._rows).cpu().numpy()} if self._rows else {}
-        self._rows = []
-        return rows
-
-
 class UnrollSession(Session):
-    """A `Session` of one seed, with its counters, its journal and its updates.
+    """A `Session` of one seed, with its counters, its journal and its updates."""
 
-    `metrics` keeps the diagnostics of updates for a log interval: `Means`, the default, or
-    `MetricRows`.
-    """
-
-    def __init__(
-        self, config: UnrollConfig, recorder: Recorder, metrics: Means | MetricRows | None = None
-    ) -> None:
+    def __init__(self, config: UnrollConfig, recorder: Recorder) -> None:
         super().__init__(config, recorder, config.unroll_rows)
         (self._seed,) = config.seeds
         self._learning_rate_at = config.learning_rate_at
-        self._means = Means() if metrics is None else metrics
+        self._means = Means()
         self._may_save = False
         self.env_steps = 0
         """Environment steps so far; ignored actions do not count."""
@@ -110,7 +91,7 @@ class UnrollSession(Session):
         self,
         learner: Any,
         player: Player,
-        update: Callable[..., Tensor],
+        update: Callable[..., dict[str, Tensor]],
         state: Mapping[str, Any],
         store: Callable[[np.ndarray, None, Step], None] | None = None,
     ) -> None:
@@ -138,7 +119,7 @@ class UnrollSession(Session):
         """Which of them a valid action follows that statistics do not know yet, `[N]`."""
         self._recorder.clock.start()
 
-    def continues(self, describe: Describe) -> bool:
+    def continues(self) -> bool:
         """Save, evaluate and log what is due, then return whether there is another unroll."""
         goes_on = self.goes_on(self.env_steps)
         self._recorder.clock.lap("learning")
@@ -148,12 +129,22 @@ class UnrollSession(Session):
         gained, player = self.env_steps - self.first_step, self._player
         self.evaluate_if_due(self.env_steps, gained, player, player.weights, player.memory)
         if self.is_due(self._config.log_interval, self.env_steps, gained):
-            columns = describe(self._means.read(), self.learning_rate)
             norm = self._learner.optimiser.weights.norm()
             checks = {"reward": np.array([self._reward_sum]), "weight_norm": np.array([norm])}
-            self._recorder.log(self.env_steps, self.num_updates, columns, checks)
+            self._recorder.log(self.env_steps, self.num_updates, self._columns(), checks)
         self.first_step, self._may_save = self.env_steps, True
         return self.goes_on(self.env_steps)
+
+    def _columns(self) -> dict[str, np.ndarray]:
+        """Return what `updates.csv` says of the updates of a log interval, `[1]` by column."""
+        columns = {name: float(mean) for name, mean in self._means.read().items()}
+        if not columns:
+            return {}
+        if MOMENTS[0] in columns:
+            moments = [columns.pop(name) for name in MOMENTS]
+            columns["explained_variance"] = explained_variance(*moments)
+        columns["learning_rate"] = self.learning_rate
+        return {name: np.array([value]) for name, value in columns.items()}
 
     def step(self, actions: np.ndarray | Tensor) -> Step:
         """Take a step in every environment, count it, and record the episodes that ended."""
@@ -191,14 +182,14 @@ class UnrollSession(Session):
         self._reward_sum += float(step.rewards.sum())
         self._recorder.episodes(self.env_steps, step)
 
-    def learn(self, *inputs: Any) -> Tensor:
+    def learn(self, *inputs: Any) -> dict[str, Tensor]:
         """Make an update with these inputs, as a CUDA graph if the settings say so.
 
         Returns:
-            its diagnostics, on the device.
+            its diagnostics by name, on the device.
         """
         metrics = self._update(*inputs)
-        self._means.add({"update": metrics})
+        self._means.add(metrics)
         self.num_updates += 1
         return metrics
 

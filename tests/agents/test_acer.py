@@ -48,7 +48,7 @@ def test_a_policy_without_doubt_keeps_the_update_finite(statistics: Any) -> None
     average = torch.tensor([[[-200.0, 0.0, 0.0]]])
     signals = acer.learning_signals(config, batch, logits, torch.ones(2, 1, 3), average)
     assert torch.isfinite(signals.gradients).all()
-    assert torch.isfinite(signals.diagnostics).all()
+    assert all(torch.isfinite(rows).all() for rows in signals.diagnostics.values())
     ones = torch.ones(2, 3)
     assert torch.equal(acer.trust_region(ones, torch.zeros(2, 3), 0.0), ones)
 
@@ -75,8 +75,8 @@ def slow_outputs(network: Any, average: Any, batch: Any, memory: Tensor) -> list
 
 def slow_update(
     config: Any, network: Any, average: Any, batch: Any, memory: Any
-) -> tuple[Tensor, Tensor]:
-    """Gradient and diagnostics of an update, row by row from the paper's equations, by autograd."""
+) -> tuple[Tensor, list[dict[str, Tensor]]]:
+    """Gradient and rows' diagnostics, row by row from the paper's equations, by autograd."""
     steps, num_envs = batch.rewards.shape
     logits, q_values, average_logits = slow_outputs(network, average, batch, memory)
     num_actions = logits.shape[-1]
@@ -125,17 +125,23 @@ def slow_update(
                 (k,) = torch.autograd.grad(divergence, phi, retain_graph=True)
                 excess = (k @ g - config.trust_region_delta) / (k @ k)  # Eq. (12)
                 z = g - max(0.0, float(excess)) * k
-            norms = g.norm(), z.norm()
+            projected_norm = z.norm()
             if not config.entropy_in_trust_region:
                 z = z + torch.autograd.grad(bonus, phi)[0]
             error = target(t, i, True) - q_values[t, i, a]
-            seen = [0.5 * error**2, q_values[t, i, a], values[t, i], -(pi * pi.log()).sum()]
-            seen += [divergence, (rho[a] > c).double(), *norms]
-            rows.append(torch.stack(seen).detach())
+            rows.append(
+                {
+                    **{"q_loss": 0.5 * error**2, "q_value": q_values[t, i, a]},
+                    **{"value": values[t, i], "entropy": -(pi * pi.log()).sum()},
+                    **{"kl": divergence, "truncated_share": (rho[a] > c).double()},
+                    "statistics_gradient_norm": g.norm(),
+                    "projected_gradient_norm": projected_norm,
+                }
+            )
             loss = loss - config.policy_coef * (z @ out) / num_rows
             loss = loss + config.q_coef * 0.5 * error**2 / num_rows
     gradients = torch.autograd.grad(loss, list(network.parameters()))
-    return torch.cat([gradient.flatten() for gradient in gradients]), torch.stack(rows).mean(0)
+    return torch.cat([gradient.flatten() for gradient in gradients]), rows
 
 
 UPDATES: list[dict[str, Any]] = [

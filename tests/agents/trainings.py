@@ -2,7 +2,7 @@
 
 import dataclasses
 import importlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -236,8 +236,8 @@ def check_update(
     policy: Any,
     config: Any,
     expected: Tensor,
-    diagnostics: Tensor,
-    update: Callable[[], Tensor],
+    rows: Sequence[Mapping[str, Tensor]],
+    update: Callable[[], Mapping[str, Tensor]],
 ) -> None:
     """Check an update of ACER: diagnostics, clipped gradient, step of 0.1, the average policy's.
 
@@ -246,8 +246,9 @@ def check_update(
     exact, norm = learner.optimiser, expected.norm()
     before, average = exact.weights.vector.clone(), learner.average_policy
     slow = [p.clone() for p in average.parameters()]
-    seen = torch.cat([diagnostics, norm.view(1)])
-    torch.testing.assert_close(update(), seen, rtol=1e-6, atol=1e-9)
+    means = {name: torch.stack([row[name] for row in rows]).mean().detach() for name in rows[0]}
+    diagnostics = means | {"gradient_norm": norm}
+    torch.testing.assert_close(update(), diagnostics, rtol=1e-6, atol=1e-9)
     if config.max_gradient_norm is not None:
         expected = expected * min(1.0, config.max_gradient_norm / float(norm))
     torch.testing.assert_close(exact.seen, expected, rtol=1e-6, atol=1e-9)
