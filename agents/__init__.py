@@ -20,8 +20,8 @@ def load_policy(run: str | Path) -> Any:
             is damaged (its files differ from its manifest, or its record from its folder).
     """
     from suite.base.errors import UsageError
+    from suite.policy import read_policy, rebuild_policy
     from suite.record.records import refuse_damaged
-    from suite.resume.checkpoint import read_policy, rebuild_policy
 
     weights, description = read_policy(Path(run))
     if description["agent"] not in AGENTS:

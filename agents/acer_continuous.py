@@ -61,8 +61,8 @@ from suite.nets.networks import Trunk
 from suite.nets.optimisers import FlatWeights, RMSprop
 from suite.nets.recurrence import Core
 from suite.player import Actor, Player, PolicyNetwork, rebuild
+from suite.policy import Policy, config_of
 from suite.record.recorder import Recorder
-from suite.resume.checkpoint import Policy, config_of
 from suite.session import train_in_turn
 from suite.settings.command_line import run_main
 from suite.settings.config import (

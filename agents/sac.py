@@ -52,9 +52,9 @@ from suite.base.randomness import stream
 from suite.envs.vector_env import Spaces
 from suite.graphs import as_graph
 from suite.nets.perceptrons import Perceptron, Stack, weight_norms
+from suite.policy import Policy, config_of, for_one_seed
 from suite.record.recorder import Recorder
 from suite.replay import Batch, Replay
-from suite.resume.checkpoint import Policy, config_of, for_one_seed
 from suite.session import Act, train_together
 from suite.settings.command_line import run_main
 from suite.settings.config import (

@@ -99,10 +99,10 @@ from suite.envs.vector_env import Spaces, Step
 from suite.nets.gaussian import truncated_log_density
 from suite.nets.perceptrons import Perceptron, Stack, weight_norms
 from suite.nets.recurrence import StackMemory
+from suite.policy import Policy, config_of, for_one_seed
 from suite.priorities import PriorityDraws
 from suite.record.recorder import Recorder
 from suite.replay import Batch, HistoryReplay
-from suite.resume.checkpoint import Policy, config_of, for_one_seed
 from suite.session import train_together
 from suite.settings.command_line import run_main
 from suite.settings.config import Count, Fraction, NotNegative, Positive, Range, Share, Whole

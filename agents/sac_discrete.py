@@ -56,8 +56,8 @@ from suite.envs.tasks import Protocol
 from suite.envs.vector_env import Spaces
 from suite.nets.networks import FrameLayers, Trunk, prepare
 from suite.nets.perceptrons import Perceptron, Stack, weight_norms
+from suite.policy import Policy, config_of, for_one_seed
 from suite.record.recorder import Recorder
-from suite.resume.checkpoint import Policy, config_of, for_one_seed
 from suite.session import train_together
 from suite.settings.command_line import run_main
 from suite.settings.config import (

@@ -55,9 +55,9 @@ from suite.base.noise import normal, stacked
 from suite.base.randomness import stream
 from suite.envs.vector_env import Spaces
 from suite.nets.perceptrons import Perceptron, Stack, weight_norms
+from suite.policy import Policy, config_of, for_one_seed
 from suite.record.recorder import Recorder
 from suite.replay import Batch, Replay
-from suite.resume.checkpoint import Policy, config_of, for_one_seed
 from suite.session import train_together
 from suite.settings.command_line import run_main
 from suite.settings.config import Count, Positive, Rate, TransitionConfig, Whole, Widths

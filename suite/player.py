@@ -20,7 +20,7 @@ from suite.nets.moments import RunningMoments
 from suite.nets.networks import Trunk, prepare
 from suite.nets.optimisers import FlatWeights, Network
 from suite.nets.recurrence import Memory
-from suite.resume.checkpoint import Policy
+from suite.policy import Policy
 
 
 class PolicyNetwork(Network):

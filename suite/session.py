@@ -19,10 +19,10 @@ from suite.base.signals import handled
 from suite.envs.vector_env import VectorEnv
 from suite.evaluation import evaluate
 from suite.nets.recurrence import Memory, StackMemory
+from suite.policy import save_policy
 from suite.record.manifest import BEST
 from suite.record.recorder import Recorder, status_of
 from suite.record.seed_record import refuse_finished
-from suite.resume.checkpoint import save_policy
 from suite.settings.command_line import read_command_line
 from suite.settings.config import RunConfig
 from suite.settings.presets import Preset

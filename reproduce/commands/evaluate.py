@@ -34,7 +34,7 @@ from suite.record.records import read_record
 from suite.settings.command_line import whole
 
 if TYPE_CHECKING:
-    from suite.resume.checkpoint import Policy  # torch
+    from suite.policy import Policy  # torch
 
 
 FORMATS = (".mp4", ".gif")

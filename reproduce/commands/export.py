@@ -21,7 +21,7 @@ from suite.base.files import write_atomically
 if TYPE_CHECKING:
     from torch import Tensor, nn
 
-    from suite.resume.checkpoint import Policy
+    from suite.policy import Policy
 
 EXAMPLES = 2
 """Observations with which the graph is traced; it takes any number."""
@@ -39,7 +39,7 @@ def export_onnx(run: Path, file: Path, *, best: bool = False) -> list[str]:
         raise UsageError("--onnx needs two packages: pip install 'encore-rl[onnx]'")
     import agents
     from reproduce.commands.evaluate import policy_folder
-    from suite.resume.checkpoint import read_policy
+    from suite.policy import read_policy
 
     folder = policy_folder(run, best)
     policy = agents.load_policy(folder)  # refuses what cannot be read, and damaged runs

@@ -15,7 +15,7 @@ from torch.distributions import Normal
 from agents import sac, sac_alf
 from suite import step_session
 from suite.envs.vector_env import Spaces
-from suite.resume.checkpoint import read_policy
+from suite.policy import read_policy
 from tests.agents.alf import assert_same_weights, descend, plain_learner, random_batch, squash
 from tests.agents.trainings import ALF_OPTIONS, CPU, fields, same, table, tiny, train
 from tests.perceptrons import linear, vector

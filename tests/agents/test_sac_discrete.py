@@ -13,7 +13,7 @@ from torch import Tensor
 
 from agents import sac_discrete as sac
 from suite.envs.vector_env import Spaces
-from suite.resume.checkpoint import read_policy
+from suite.policy import read_policy
 from suite.step_replay import StepBatch
 from tests.agents import trainings
 from tests.agents.trainings import CPU, module_of, tiny, train

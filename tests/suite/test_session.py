@@ -14,8 +14,8 @@ import torch
 from agents.a2c import Config
 from suite import session as module
 from suite.base.errors import UsageError
+from suite.policy import read_policy
 from suite.record.recorder import Recorder, status_of
-from suite.resume.checkpoint import read_policy
 from suite.session import Session, train_in_turn, train_together
 from suite.settings.command_line import run_main
 from suite.settings.presets import Preset

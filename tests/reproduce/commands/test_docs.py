@@ -298,7 +298,7 @@ def test_every_example_gives_what_it_says(name: str, monkeypatch: pytest.MonkeyP
     monkeypatch.chdir(ROOT)
     text = API.partition(f"### `{name}`\n")[2].partition("\n##")[0]
     example = EXAMPLE.findall(text)[0]
-    assert name.rpartition(".")[2] in example or name == "suite.checkpoint.Policy"
+    assert name.rpartition(".")[2] in example or name == "suite.policy.Policy"
     check_examples(EXAMPLE.findall(API)[0], example)
 
 

@@ -12,7 +12,7 @@ import agents
 from reproduce import __main__ as command_line
 from reproduce.commands.export import export_onnx, graph_of, refuse_unable
 from reproduce.plan.grid import PUBLISHED
-from suite.resume.checkpoint import Policy, read_policy, save_policy
+from suite.policy import Policy, read_policy, save_policy
 from suite.settings.recorded import recorded_settings
 from tests.messages import check, refused
 

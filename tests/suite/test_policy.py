@@ -16,11 +16,11 @@ from agents import load_policy
 from suite.base.errors import UsageError
 from suite.envs.tasks import find_task
 from suite.envs.vector_env import Spaces
-from suite.resume.checkpoint import Policy, config_of, read_policy, save_policy
+from suite.policy import Policy, config_of, read_policy, save_policy
 from tests.bombs import Bomb
 from tests.messages import refused
 
-PUBLISHED = Path(__file__).resolve().parents[3] / "results" / "published"
+PUBLISHED = Path(__file__).resolve().parents[2] / "results" / "published"
 
 DESCRIPTION = {"agent": "sac", "task": "Hopper-v4", "hidden_sizes": [8, 8], "gamma": 0.1 + 0.2}
 
