@@ -178,10 +178,10 @@ def score_runs(
     return steps, scores
 
 
-def _name_of(path: Path) -> str:
-    """Return a folder's name after a file, with a digest: every grid has a `curves.csv`."""
-    path = path.resolve()
-    return f"{path.stem[:100]}-{hashlib.sha256(os.fsencode(path)).hexdigest()[:8]}"
+def _name_of(paths: Sequence[Path]) -> str:
+    """Return a folder's name after the first file, with a digest of all: `curves.csv` is common."""
+    places = [os.fsencode(path.resolve()) for path in paths]
+    return f"{paths[0].resolve().stem[:100]}-{hashlib.sha256(b'|'.join(places)).hexdigest()[:8]}"
 
 
 def _column_of(text: str) -> tuple[str, str]:
@@ -210,6 +210,7 @@ def main(argv: Sequence[str]) -> int:
     text = "folder of tables, figures and page (default: runs/judged/<agent>/<source>/<file>)"
     parser.add_argument("--out", type=Path, metavar="DIR", help=text)
     options = parser.parse(argv)
+    check_agent(options.agent)
     if options.env_steps is not None and options.env_steps < 1:
         raise UsageError(f"--env-steps must be positive, not {options.env_steps:,}")
     rules = {name: each.rule for name, each in references.sources(options.agent).items()}
@@ -217,7 +218,7 @@ def main(argv: Sequence[str]) -> int:
     curves = read_curves(options.curves, columns, options.task, evaluated=evaluated)
     found = judge_curves(options.agent, curves, options.like, env_steps=options.env_steps)
     out = options.out or Path(
-        "runs", "judged", options.agent, options.like, _name_of(options.curves[0])
+        "runs", "judged", options.agent, options.like, _name_of(options.curves)
     )
     check_writable(out, "--out")
     if (out / "plan.json").exists():

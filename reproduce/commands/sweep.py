@@ -19,7 +19,7 @@ from reproduce.judge import outlook
 from reproduce.judge.inference import holm
 from reproduce.pipeline import gather, write_report
 from reproduce.plan.grid import Plan
-from reproduce.plan.status import name_of_settings
+from reproduce.plan.status import changed_sources, name_of_settings
 from reproduce.report import figures, frames
 from reproduce.report.words import mean_and_spread, with_interval
 from reproduce.run.view import say
@@ -85,8 +85,12 @@ def run(variants: Variants, path: Path, console: Console, again: str) -> int:
     """
     curves_of, scores_of = dict[str, pd.DataFrame](), dict[str, pd.DataFrame]()
     left, goes_on = list[str](), False
+    first = next(iter(variants.values()))
+    code = first.maker.code(first.agent)
     for i, (name, plan) in enumerate(variants.items(), start=1):
         say(console, f"Variant {i} of {len(variants)}: {name}", "bold")
+        if changed := changed_sources(code, plan.maker.code(plan.agent)):
+            raise UsageError(f"{', '.join(changed)} changed since this sweep was started")
         try:
             plan, failures = train(plan, console)
         except KeyboardInterrupt:
@@ -98,7 +102,7 @@ def run(variants: Variants, path: Path, console: Console, again: str) -> int:
         for row in tables["runs"].query("status != 'finished'").itertuples():
             left.append(f"{name}: {row.task} seed {row.seed} {row.status} {row.error}".rstrip())
             goes_on |= row.status not in ENDED
-    table, first = compare(variants, scores_of), next(iter(variants.values()))
+    table = compare(variants, scores_of)
     write_atomically(path, table.to_csv(index=False, lineterminator="\n").encode())
     curves = frames.learning_curves(curves_of, planned=first.env_steps)
     gaps = {task: "\n".join(frames.gaps(curves, task)) for task in curves["task"].unique()}

@@ -182,7 +182,8 @@ def mirrored(plan: Plan, kind: str, say: Callable[[str], None]) -> Iterator[None
         thread.join()
         for problem in problems:
             say(f"The mirror is not complete ({problem}), the record is: {plan.directory}")
-    say(f"Mirrored into {root}; look at it with: {LOOK[kind].format(shlex.quote(str(root)))}")
+    if not problems:
+        say(f"Mirrored into {root}; look at it with: {LOOK[kind].format(shlex.quote(str(root)))}")
 
 
 def mirror(kind: str, runs: Path, logdir: Path) -> int:

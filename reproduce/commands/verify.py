@@ -127,11 +127,13 @@ def _make_again(record: Mapping[str, Any], folder: Path, seconds: float) -> Path
 
 def elsewhere(record: Mapping[str, Any]) -> str:
     """Return what of this machine differs from the record's; empty if its bytes are expected."""
-    here, versions = hardware.machine(), hardware.versions()
-    there = recorded_processor(record["machine"]) or f"some {record['machine'].get('cpu')}"
-    differs = [f"recorded on {there}"] if there != here["processor"] else []
-    then = record["versions"]
-    differs += [f"with {n} {then.get(n)}" for n in DECISIVE if then.get(n) != versions.get(n)]
+    device, machine = record["config"]["device"], record["machine"]
+    ours = {**hardware.versions(), **hardware.machine(device)}
+    theirs = {**record["versions"], **machine}
+    there = recorded_processor(machine) or f"some {machine.get('cpu')}"
+    differs = [f"recorded on {there}"] if there != ours["processor"] else []
+    names = (*DECISIVE, *(() if device == "cpu" else ("gpu", "gpu_driver")))
+    differs += [f"with {n} {theirs.get(n)}" for n in names if theirs.get(n) != ours.get(n)]
     return ", ".join(differs)
 
 

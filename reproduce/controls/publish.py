@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pandas as pd
+from filelock import FileLock
 
 from reproduce.controls.peer import SUFFIX, peer_of
 from reproduce.gather import collect
@@ -19,6 +20,7 @@ from reproduce.gather.baseline import mean_curves, single_runs
 from reproduce.plan.grid import Plan
 from reproduce.plan.make import commands
 from reproduce.plan.tables import runs_of
+from reproduce.run.lease import LOCK
 from suite.base.errors import UsageError
 from suite.base.files import write_atomically
 from suite.record.records import read_record
@@ -45,13 +47,14 @@ def publish(plan: Plan) -> Path:
         )
     folder = presets.REFERENCES / f"{peer_of(plan).name}{SUFFIX}"
     path = folder / f"{plan.agent}.toml"
-    document = _document(plan, path)
-    folder.mkdir(exist_ok=True)
     measured = plan.agent, plan.rule, plan.runs()
-    _write_table(plan, folder / "curves_by_seed.csv.xz", single_runs(*measured))
-    _write_table(plan, folder / "curves.csv", mean_curves(*measured))
-    _write_comparable(plan, folder.name)
-    write_atomically(path, _toml(document).encode())
+    with FileLock(presets.REFERENCES / LOCK):  # tables are shared by agents, and sources
+        document = _document(plan, path)
+        folder.mkdir(exist_ok=True)
+        write_atomically(path, _toml(document).encode())  # first: rows without it are refused
+        _write_table(plan, folder / "curves_by_seed.csv.xz", single_runs(*measured))
+        _write_table(plan, folder / "curves.csv", mean_curves(*measured))
+        _write_comparable(plan, folder.name)
     return folder
 
 

@@ -57,7 +57,8 @@ def with_baseline(plan: Plan) -> Plan:
     _lend(plan, found)
     departures = _departures(plan, found.settings)
     preset = dataclasses.replace(plan.preset, judged_by=found.name, departures=departures)
-    return dataclasses.replace(plan, preset=preset)
+    named = plan.baseline if plan.baseline in AGENTS else str(Path(plan.baseline).resolve())
+    return dataclasses.replace(plan, preset=preset, baseline=named)
 
 
 def _departures(plan: Plan, theirs: Mapping[str, Any]) -> tuple[str, ...]:

@@ -128,10 +128,6 @@ def main(argv: Sequence[str]) -> int:
         named = f"no preset {options.source!r}" if options.source else "no preset"
         agents = ", ".join(options.agent)
         raise UsageError(f"{named} of {agents} has a judge with evaluations at its start")
-    before = pd.read_csv(PATH)
-    replaced = before["agent"].isin(options.agent)
-    if options.source is not None:
-        replaced &= before["source"] == options.source
     rows = []
     for pair in asked:
         seeds = SEEDS if pair.theirs.size >= len(SEEDS) else MORE_SEEDS
@@ -148,6 +144,10 @@ def main(argv: Sequence[str]) -> int:
         }
         print(*shown.values(), sep="  ", flush=True)
         rows.append(shown | {"our_returns": " ".join(f"{value:.2f}" for value in ours)})
+    before = pd.read_csv(PATH)  # now: measuring takes minutes
+    replaced = before["agent"].isin(options.agent)
+    if options.source is not None:
+        replaced &= before["source"] == options.source
     table = pd.concat([before[~replaced], pd.DataFrame(rows)]).sort_values(
         ["agent", "source", "task"]
     )

@@ -202,7 +202,11 @@ def budget_lines(plan: Plan) -> list[str]:
     for name in BUDGETS:
         budget = plan.preset.budgets[name]
         tasks = plan.tasks if is_chosen else tasks_of(plan.preset, plan.suite, name)
-        rows = [_outlook(plan, task, budget.steps(task), budget.num_seeds) for task in tasks]
+        try:
+            rows = [_outlook(plan, task, budget.steps(task), budget.num_seeds) for task in tasks]
+        except UsageError as error:  # of settings that need more steps
+            lines.append(f"--budget {name}: {error}")
+            continue
         seconds = [row.run_seconds for row in rows for _ in range(row.num_seeds)]
         steps = _ends([row.env_steps for row in rows], ",")
         chances = [row.chance for row in rows if not row.obstacle]

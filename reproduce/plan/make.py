@@ -64,7 +64,8 @@ def _decide(request: Request, cluster: Cluster | None = None) -> Plan:
     if not isinstance(steps, dict):
         tasks = request.tasks or tasks_of(preset, suite, request.budget)
         steps = {task: steps or spent.steps(task) for task in tasks}
-    config = configure(preset.config, next(iter(steps)), changes)
+    task, count = next(iter(steps.items()))
+    config = configure(preset.config, changes, task=task, env_steps=count)
     for task, count in steps.items():  # refuses what the agent cannot do
         refuse_scoreless(dataclasses.replace(config, task=task, env_steps=count))
     if request.keep_best:
@@ -105,8 +106,8 @@ def changes_of(settings: Sequence[str] | Mapping[str, str]) -> dict[str, str]:
     return changes
 
 
-def configure(config: Any, task: str, changes: Mapping[str, str]) -> Any:
-    """Return a preset's configuration on a task, with the changes of `--set`, or a `UsageError`."""
+def configure(config: Any, changes: Mapping[str, str], **run: Any) -> Any:
+    """Return a preset's configuration of a run, with the changes of `--set`, or a `UsageError`."""
     hints = get_type_hints(type(config))
     known = [field.name for field in dataclasses.fields(config)]
     for key in changes:
@@ -116,7 +117,7 @@ def configure(config: Any, task: str, changes: Mapping[str, str]) -> Any:
         if key not in known:
             raise UsageError(f"--set: unknown setting {key!r}{nearest(key, known)}")
     values = {key: read_value(f"--set: {key}", hints[key], [v]) for key, v in changes.items()}
-    return dataclasses.replace(config, task=task, **values)
+    return dataclasses.replace(config, **run, **values)
 
 
 def refuse_scoreless(config: Any) -> None:

@@ -90,7 +90,7 @@ class Request:
     )
     settings: Sequence[str] | Mapping[str, str] = flag(
         (),
-        "a setting; several values are a sweep: KEY=A,B, or of lists KEY=64,64/256,256",
+        "a setting; in a grid several values are a sweep: KEY=A,B, or of lists KEY=64,64/256,256",
         name="--set",
         **SEVERAL,
         metavar="KEY=VALUE",

@@ -46,7 +46,6 @@ SECTIONS = {
     "files": "Files",
 }
 """Identifiers of the page's parts, with their names in its list of parts."""
-TEMPLATES = Path(__file__).parent / "templates"
 ASSETS = {
     "plotly.min.js": get_plotlyjs,
     "charts.js": charts.script,
@@ -99,7 +98,7 @@ def render(directory: Path, assets: str = "", home: str = "") -> str:
         report=report,
         sources=sources,
         left_out=left_out,
-        style=Markup((TEMPLATES / "page.css").read_text(encoding="utf-8")),
+        style=Markup((charts.TEMPLATES / "page.css").read_text(encoding="utf-8")),
         home=home,
         scripts={assets + name: Markup(text) for name, text in scripts.items()},
         linked=bool(assets),
@@ -125,7 +124,7 @@ def render(directory: Path, assets: str = "", home: str = "") -> str:
 def environment() -> jinja2.Environment:
     """Return the template environment of the page and the site."""
     own = jinja2.Environment(
-        loader=jinja2.FileSystemLoader(TEMPLATES),
+        loader=jinja2.FileSystemLoader(charts.TEMPLATES),
         autoescape=True,
         undefined=jinja2.StrictUndefined,
         trim_blocks=True,

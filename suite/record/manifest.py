@@ -13,6 +13,7 @@ from collections.abc import Mapping
 from functools import lru_cache
 from pathlib import Path
 
+from suite.base.errors import UnreadableError
 from suite.base.files import (
     DAMAGED,
     LARGEST_TENSORS,
@@ -34,6 +35,8 @@ COVERED = (*TABLES, *POLICIES, "run.json")
 LARGEST_MANIFEST = 2**16
 """Bytes of a manifest that are read; more than a run has files for."""
 UNREADABLE = "unreadable"
+OF_DISK = (errno.EACCES, errno.EPERM, errno.EIO, errno.ESTALE)
+"""Errors of a disk, or of a user's rights: the file may be whole."""
 """In place of the sum of a file that cannot be read, or is too large to be."""
 LEFT_OUT = re.compile(rb"# left out: [0-9a-f]{64}  (best/)?policy\.(safetensors|json)\n")
 """Line of a manifest for a file that its folder lacks on purpose."""
@@ -93,13 +96,15 @@ def _sums(folder: Path) -> dict[str, str]:
     """Return the SHA-256 of every existing file that a manifest covers, or `UNREADABLE`."""
     found: dict[str, str] = {}
     for name in COVERED:
+        path, is_policy = folder / name, name in POLICIES  # which may be larger than a table
         try:
-            path, is_policy = folder / name, name in POLICIES  # which may be larger than a table
             content = read_whole(path, LARGEST_TENSORS) if is_policy else read_plain(path)
             found[name] = hashlib.sha256(content).hexdigest()
         except FileNotFoundError:
             continue
-        except (OSError, ValueError, *DAMAGED):
+        except (OSError, ValueError, *DAMAGED) as error:
+            if isinstance(error, OSError) and error.errno in OF_DISK:
+                raise UnreadableError(f"cannot read {path}: {error.strerror}") from None
             found[name] = UNREADABLE
     return found
 

@@ -301,10 +301,10 @@ def _preset(table: Mapping[str, Any], suite: str, config_class: type, path: Path
     if "judged_by" not in table:
         raise UsageError(f'{where}judged_by is missing; write "none" if no curve judges')
     judge = table["judged_by"]
-    if judge is not None and not (path.parents[1] / judge / path.name).exists():
-        judges = [found.parent.name for found in path.parents[1].glob(f"*/{path.name}")]
-        near = nearest(judge, judges)
-        raise UsageError(f"{where}judged_by: no source {judge!r} has {path.name}{near}")
+    if judge is not None and not _measures(path.parents[1] / judge / path.name):
+        others = path.parents[1].glob(f"*/{path.name}")
+        near = nearest(judge, [other.parent.name for other in others if _measures(other)])
+        raise UsageError(f"{where}judged_by: no source {judge!r} has [data] in {path.name}{near}")
     settings = dict(table["settings"])
     task = table.get("task", getattr(config_class, "task", ""))
     settings["task"] = task if task in possible else possible[0]
@@ -322,6 +322,11 @@ def _preset(table: Mapping[str, Any], suite: str, config_class: type, path: Path
         )
     except ValueError as error:
         raise UsageError(f"{where[:-1]}: {error}") from None
+
+
+def _measures(path: Path) -> bool:
+    """Return whether there is a file with measurements."""
+    return path.exists() and "data" in read_source(path)
 
 
 def _check_settings(

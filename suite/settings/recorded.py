@@ -34,14 +34,8 @@ WITHOUT_EFFECT = ("env_threads",)
 """Settings that no result depends on: a run may go on with other values of them."""
 YOUNGER: Mapping[str, Mapping[str, Any]] = {
     "a2c": {"bfloat16": False},
-    "acer": {"bfloat16": False},
     "acer_continuous": {"lstm_size": 0},
-    "impala": {
-        **{"observation_clip": 10.0, "bfloat16": False},
-        **{"lstm_size": 0, "lstm_inputs": "action_and_reward"},
-    },
     "sac": {"separate_heads": True},
-    "sac_discrete": {"evaluation_rule": "sampled"},  # of policies; their epsilon may be below 1
 }
 """Settings that an agent got after its first records, and the values that those ran with.
 

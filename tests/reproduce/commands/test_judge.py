@@ -9,8 +9,8 @@ import pandas as pd
 import pytest
 
 from reproduce.__main__ import main
+from reproduce.commands.judge import _name_of, score_runs
 from reproduce.commands.judge import judge_curves as judge_read
-from reproduce.commands.judge import score_runs
 from reproduce.gather.others import COLUMNS, read_curves
 from reproduce.plan.grid import PUBLISHED
 from reproduce.report.tables import read_table
@@ -235,6 +235,7 @@ def test_files_of_one_name_have_a_page_each(
         assert main(["judge", "sac", str(path), "--like", "nnabla_rl"]) == 0
     names = [path.name[:-9] for path in Path("runs/judged/sac/nnabla_rl").iterdir()]
     assert names == ["curves", "curves"]
+    assert _name_of([Path("a"), Path("b")]) != _name_of([Path("a"), Path("c")])
 
 
 @pytest.mark.usefixtures("undrawn")

@@ -13,7 +13,7 @@ from scipy import stats
 from reproduce.commands import sweep
 from reproduce.commands.flags import make_console
 from reproduce.pipeline import gather
-from reproduce.plan.grid import Plan
+from reproduce.plan.grid import Maker, Plan
 from reproduce.plan.make import folder_name, variants_of
 from tests.reproduce.conftest import TASK, Say, pendulum, record_run
 
@@ -107,6 +107,27 @@ def test_a_diverged_run_counts_as_it_does_in_its_grid(tmp_path: Path) -> None:
     assert table["num_seeds"].tolist() == [3, 3]
     np.testing.assert_allclose(table["score_mean"], expected)
     assert expected[1] < expected[0] == -200.0
+
+
+@pytest.mark.usefixtures("undrawn", "svg_alone")
+def test_all_variants_are_made_by_the_same_code(
+    tmp_path: Path, say: Say, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The table would compare the change, too."""
+    monkeypatch.chdir(tmp_path)
+    for gamma in (0.9, 0.99):
+        plan = grid(Path("runs"), f"gamma={gamma}", "tau=0.01")
+        for seed in (1, 2, 3):
+            record_run(plan, TASK, seed, {1000: 1.0}, device="cpu")
+
+    def train(plan: Plan, console: object) -> tuple[Plan, dict[tuple[str, int], str]]:
+        monkeypatch.setattr(Maker, "code", lambda *_: {"agents/sac.py": "edited"})
+        return plan, {}
+
+    monkeypatch.setattr("reproduce.commands.sweep.train", train)
+    status, _, err = say(WORDS)
+    assert (status, "agents/sac.py" in err) == (2, True)
+    assert err.endswith("changed since this sweep was started\n")
 
 
 @pytest.mark.usefixtures("undrawn", "svg_alone")

@@ -179,7 +179,8 @@ def test_a_mirror_that_fails_stops_nothing(tmp_path: Path, monkeypatch: pytest.M
     plan, lines = pendulum(tmp_path / "runs", [1, 2]), []
     with mirrored(plan, "tensorboard", lines.append):
         record_run(plan, TASK, 1)
-    assert lines[0].startswith("The mirror is not complete (RuntimeError: no service)")
+    (line,) = lines
+    assert line.startswith("The mirror is not complete (RuntimeError: no service)")
 
 
 def test_what_cannot_be_tracked_is_refused_in_one_line(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -11,6 +11,7 @@ from agents import a2c
 from reproduce.commands import verify as verifying
 from suite.base import hardware
 from suite.base.files import compress
+from suite.record.records import read_record
 from suite.settings.recorded import REMOVED
 from tests.messages import check
 from tests.reproduce.conftest import NEVER_BEGUN, Say, reseal
@@ -78,6 +79,17 @@ def test_rows_are_compared_as_far_as_both_go(run: Path, tmp_path: Path) -> None:
     assert difference == ""
     assert 2 < rows < verifying.compare(run, run)[0]
     assert verifying.compare(run, short)[1].startswith("updates.csv: it has ")
+
+
+def test_bytes_of_another_gpu_decide_nothing(run: Path) -> None:
+    """Nor does another driver; a run on a CPU has nothing to do with either."""
+    record = read_record(run)
+    assert record is not None
+    assert verifying.elsewhere(record) == ""
+    record["machine"] |= {"gpu": "another", "gpu_driver": "1.2"}
+    assert verifying.elsewhere(record) == ""
+    record["config"]["device"] = "cuda"
+    assert verifying.elsewhere(record) == "with gpu another, with gpu_driver 1.2"
 
 
 WRONG: dict[str, tuple[str, dict[str, Any]]] = {

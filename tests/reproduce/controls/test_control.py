@@ -279,6 +279,21 @@ def test_a_published_control_judges_ours(install: Install, tmp_path: Path, sourc
     assert {path.name: path.read_bytes() for path in folder.iterdir()} == first
 
 
+@pytest.mark.usefixtures("sources")
+def test_a_publication_that_is_cut_leaves_the_other_references(
+    install: Install, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Rows of an agent without a file would be refused, whoever is judged; it is repeated."""
+    plan = plan_of(tmp_path)
+    run_all(plan)
+    with monkeypatch.context() as patch:
+        patch.setattr("reproduce.controls.publish._toml", lambda *_: 1 / 0)
+        with pytest.raises(ZeroDivisionError):
+            publish(plan)
+    assert len(references.reference_curves("a2c", "CartPole-v1", "rl_zoo")) > 0
+    assert (publish(plan) / "curves.csv").exists()
+
+
 def test_a_run_may_end_between_episodes(install: Install, tmp_path: Path, sources: Path) -> None:
     """Scored by training episodes, a control reaches its end though no episode ends there."""
     out = "env_steps > 480 or (seed == 2 and env_steps < 200)"

@@ -24,6 +24,7 @@ from reproduce.plan.presets import presets_of
 from reproduce.plan.speeds import Speed, find_speed, read_speeds, run_seconds
 from reproduce.words import counted
 from suite.base.errors import UsageError
+from suite.settings.presets import BUDGETS
 from tests.gpus import with_gpus
 from tests.messages import check, refused
 from tests.reproduce.conftest import planned, record_run, reference
@@ -111,6 +112,17 @@ def test_a_plan_that_can_decide_says_how_probably(tmp_path: Path) -> None:
     text = outlook.budget_lines(plan)[0]
     assert text.startswith("--budget smoke: 4 tasks, 3 seeds, 30,000 steps, about ")
     assert f"can decide {counted(len(open_tasks), 'task')}, with a chance of" in text
+
+
+def test_settings_need_fit_no_other_number_of_steps(tmp_path: Path) -> None:
+    """Not the preset's own, 1,000,000; a budget that they do not fit says why."""
+    words = "sac classic --tasks Pendulum-v1 --env-steps 30000 --set num_envs=3"
+    words += f" learning_starts=900 evaluation_interval=3000 --device cpu --runs-dir {tmp_path}"
+    lines = outlook.budget_lines(planned(words))
+    steps = [planned(f"{words} --budget {name}").preset.budgets[name].env_steps for name in BUDGETS]
+    assert ["must be a multiple of num_envs 3" in line for line in lines] == [
+        each % 3 > 0 for each in steps
+    ]
 
 
 UNMEASURED = """

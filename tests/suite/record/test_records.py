@@ -1,6 +1,8 @@
 """A record is what its folder, its manifest and its schema version say, or it is damaged."""
 
+import errno
 import json
+import os
 import shutil
 from collections.abc import Mapping
 from pathlib import Path
@@ -9,6 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from suite.base.errors import UnreadableError
 from suite.record.manifest import write_manifest
 from suite.record.recorder import Recorder
 from suite.record.records import KEYS, SCHEMA_VERSION, read_record
@@ -61,6 +64,21 @@ def test_a_finished_run_without_its_record_is_damaged(tmp_path: Path) -> None:
     folder = finish(tmp_path)
     (folder / "run.json").unlink()
     assert error_of(folder) == "differs from its manifest: run.json"
+
+
+@pytest.mark.parametrize("code", [errno.EIO, errno.EACCES])
+def test_a_disk_that_cannot_be_read_is_no_damage(
+    code: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The run may be whole: it is neither left out nor trained again."""
+    folder = finish(tmp_path)
+
+    def fail(path: Path) -> bytes:
+        raise OSError(code, os.strerror(code), path)
+
+    monkeypatch.setattr("suite.record.manifest.read_plain", fail)
+    with pytest.raises(UnreadableError, match=r"cannot read .*episodes\.csv"):
+        read_record(folder)
 
 
 def test_a_record_of_a_novel_is_none(tmp_path: Path) -> None:

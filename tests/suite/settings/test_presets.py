@@ -158,6 +158,7 @@ MISTAKES: dict[str, tuple[str, str]] = {
     "no title": (TITLE, ""),
     "neither data nor suites": (PLAIN, "title = 'x'"),
     "no judge": ('judged_by = "somebody"', ""),
+    "a judge without measurements": (DATA, ""),
     "a budget less": (SMOKE, ""),
     "a budget's task": ("num_seeds = 2", 'num_seeds = 2, tasks = ["Hoper-v4"]'),
     "a task": (TITLE, f'{TITLE}\ntask = "Hoper-v4"'),
@@ -231,7 +232,7 @@ def test_two_that_claim_one_place_are_refused(tmp_path: Path, mine: str, theirs:
 
 def test_numbers_alone_are_a_source_without_settings(tmp_path: Path) -> None:
     """A curve that is only drawn needs no preset, and settings need no curve."""
-    root = write(tmp_path, PLAIN.replace(DATA, ""))
+    root = write(tmp_path, PLAIN.replace(DATA, "").replace('by = "somebody"', 'by = "drawn"'))
     facts = PLAIN[: PLAIN.index("judged_by")]
     write(tmp_path, facts + DATA, "drawn")
     assert {source for _, source in read_presets("agent", Config, root)} == {"somebody"}
