@@ -32,6 +32,7 @@ from suite.evaluation import evaluate
 from suite.record.manifest import BEST
 from suite.record.records import read_record
 from suite.settings.command_line import whole
+from suite.settings.config import MOST_ENVS
 
 if TYPE_CHECKING:
     from suite.policy import Policy  # torch
@@ -88,7 +89,7 @@ def evaluate_run(
     Arguments are those of the command. Each episode has an environment of its own; `sampled` None:
     actions as the run itself was scored.
     """
-    require(episodes >= 1, "--episodes must be at least 1", episodes)
+    require(1 <= episodes <= MOST_ENVS, f"--episodes must be 1 to {MOST_ENVS:,}", episodes)
     require(seed >= 0, "--seed must be at least 0", seed)
     record, policy = read_record(run), agents.load_policy(policy_folder(run, best))
     if task_from not in (None, policy.task.name):

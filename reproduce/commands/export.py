@@ -53,7 +53,7 @@ def export_onnx(run: Path, file: Path, *, best: bool = False) -> list[str]:
     try:
         write_atomically(file, model.SerializeToString())
     except OSError as error:
-        raise UsageError(f"--onnx: cannot write {file}: {error}") from None
+        raise UsageError(f"--onnx: cannot write {file}: {error.strerror}") from None
     return [_in_words(value) for value in (*model.graph.input, *model.graph.output)]
 
 

@@ -15,7 +15,7 @@ import agents
 from reproduce.plan.presets import check_agent
 from suite.base.errors import UsageError, nearest
 from suite.envs.tasks import SUITES, find_task, nearest_task, tasks_in
-from suite.settings.command_line import MANY, Parser, minutes, whole, whole_numbers
+from suite.settings.command_line import MANY, Parser, folder, minutes, whole, whole_numbers
 from suite.settings.presets import BUDGETS
 
 SEVERAL: dict[str, Any] = {"nargs": "+", "action": "extend"}
@@ -63,7 +63,7 @@ class Request:
         "judge by the runs of this agent, or of the grid in this folder, not by a published curve",
         metavar="AGENT",
     )
-    runs_dir: Path = flag(RUNS, "default: runs", type=Path, metavar="DIR")  # noqa: RUF009
+    runs_dir: Path = flag(RUNS, "default: runs", type=folder, metavar="DIR")  # noqa: RUF009
     checkpoint_minutes: float | None = flag(
         None,
         "time between two checkpoints of a run (default: 5; 0: after every step or unroll)",

@@ -22,6 +22,8 @@ ACTIONS = "actions.bin"
 """File of all actions of an unfinished run, in its checkpoint folder."""
 UNFINISHED = ("running", "diverged")
 """Statuses of the seeds of an unfinished group."""
+NAMED = {"agent", "suite", "source", "task"}
+"""What a command names: with another of them it is another command, whatever code made the run."""
 CIRCUMSTANCES = {"processor", "versions", "seeds", "device"}
 """Differences that a repeated command may have: the run then starts anew. If the code differs, so
 may settings."""
@@ -139,8 +141,8 @@ def _fit(
         return None, f"unreadable checkpoint: {error}", False
     except OSError as error:  # it may be whole, and beginning anew would delete it
         raise UnreadableError(f"cannot read {error.filename or folder}: {error.strerror}") from None
-    has_other_settings = not ("sources" in changes or CIRCUMSTANCES.issuperset(changes))
-    return snapshot, misfit, bool(past) or has_other_settings
+    of_code = "sources" in changes or CIRCUMSTANCES.issuperset(changes)
+    return snapshot, misfit, bool(past) or not of_code or not NAMED.isdisjoint(changes)
 
 
 def _in_words(changes: Sequence[str], identity: Mapping[str, Any]) -> str:

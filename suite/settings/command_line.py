@@ -312,7 +312,7 @@ def _add_run_flags(place: Any) -> None:
     text = "published source whose preset gives the defaults (default: the suite's own)"
     place.add_argument("--like", metavar="SOURCE", help=text)
     text = "folder for the runs, one `seed-<k>` each (default: runs/alone/<agent>/<task>)"
-    place.add_argument("--out", type=Path, metavar="DIR", help=text)
+    place.add_argument("--out", type=folder, metavar="DIR", help=text)
     text = "time between two checkpoints; a killed command that is started again resumes from the "
     text += "last one (default: 5; 0: after every step or unroll)"
     place.add_argument("--checkpoint-minutes", type=minutes, default=5.0, metavar="N", help=text)
@@ -393,6 +393,13 @@ def task_from(text: str) -> str:
     if not (module and name):
         raise argparse.ArgumentTypeError(f"needs module:id, not {text!r}; --task is for our tasks")
     return text
+
+
+def folder(text: str) -> Path:
+    """Return a folder from a command line; an unset shell variable names none."""
+    if not text:
+        raise argparse.ArgumentTypeError("names no folder")
+    return Path(text)
 
 
 def minutes(text: str) -> float:

@@ -16,6 +16,8 @@ from suite.base.errors import UsageError, require
 from suite.envs.tasks import Task, find_task
 from suite.envs.vector_env import Spaces
 
+MOST_ENVS = 100_000
+"""Simulators side by side: of `num_envs`, or of an evaluation's episodes."""
 MOST_STEPS = 2**53
 """No run is longer; whole numbers up to this are exact in every table."""
 
@@ -113,6 +115,9 @@ class RunConfig:
             values = value if isinstance(value, tuple) else (value,)
             fits = bool(values) and all(each is not None and each in allowed for each in values)
             require(fits, f"{name} {allowed}", value)
+        for name in ("num_envs", "evaluation_episodes"):
+            value = getattr(self, name)
+            require(value <= MOST_ENVS, f"{name} must be at most {MOST_ENVS:,}", value)
         if self.find_task().actions == "hybrid" and not self.takes_hybrid_actions:
             raise UsageError(f"this agent cannot learn {self.task}, which has hybrid actions")
         distinct = len(self.seeds) == len(set(self.seeds)) > 0

@@ -6,7 +6,6 @@ from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
 import pytest
 
-from agents import AGENTS
 from suite.base import hardware
 from suite.settings.recorded import WITHOUT_EFFECT
 from tests.golden import runner, trees
@@ -15,7 +14,7 @@ from tests.golden.configurations import RUNS, configure
 pytestmark = pytest.mark.usefixtures("unchecked")
 
 
-FIRST = {agent: next(name for name, run in RUNS[agent].items() if run.cut) for agent in AGENTS}
+FIRST = {agent: next(name for name, run in runs.items() if run.cut) for agent, runs in RUNS.items()}
 """By agent: the run that `make test` makes; `make check` makes all."""
 
 
@@ -23,8 +22,8 @@ FIRST = {agent: next(name for name, run in RUNS[agent].items() if run.cut) for a
     ("agent", "name"),
     [
         pytest.param(agent, name, marks=[] if name == FIRST[agent] else pytest.mark.long)
-        for agent in AGENTS
-        for name in RUNS[agent]
+        for agent, runs in RUNS.items()
+        for name in runs
     ],
 )
 def test_a_run_has_the_bytes_of_its_agents_number(agent: str, name: str) -> None:
@@ -45,7 +44,7 @@ def test_a_run_has_the_bytes_of_its_agents_number(agent: str, name: str) -> None
     assert not lines, "\n".join([head, *lines, wanted])
 
 
-@pytest.mark.parametrize("agent", AGENTS)
+@pytest.mark.parametrize("agent", RUNS)
 def test_the_runs_use_every_choice(agent: str) -> None:
     """A new word or a new switch needs a run that uses it."""
     module = importlib.import_module(f"agents.{agent}")

@@ -13,7 +13,8 @@ from rich.console import Console, Group
 
 from reproduce.report import frames, tables, words
 from reproduce.report import page as report
-from reproduce.report.page import ASSETS, TEMPLATES
+from reproduce.report.charts import TEMPLATES
+from reproduce.report.page import ASSETS
 from reproduce.report.tables import COLUMNS
 from reproduce.words import MISSING, number
 from tests.messages import check

@@ -168,6 +168,18 @@ def test_what_is_damaged_means_a_run_from_the_start(
     assert repeatable(tmp_path / "cut") == whole
 
 
+def test_changed_code_begins_no_run_of_another_task_anew(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is another command's, as another agent's is, whose code always differs."""
+    cut(tmp_path / "cut")
+    before = tree(tmp_path)
+    monkeypatch.setattr(hardware, "sources", lambda agent: {"suite/new.py": agent})
+    with pytest.raises(UsageError, match="an unfinished run of another command"):
+        Run(tmp_path / "cut", task="Pendulum-v1")
+    assert tree(tmp_path) == before
+
+
 FILES = ("checkpoint/checkpoint.json", "checkpoint/*.safetensors", "checkpoint/actions.bin")
 
 

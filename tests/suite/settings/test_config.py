@@ -50,6 +50,7 @@ class Settings(RunConfig):
         *(("widths", (8, 0)), ("widths", (10**7,)), ("widths", ()), ("widths", None)),
         *(("free", math.nan), ("seeds", ()), ("seeds", (1, 1)), ("seeds", (2**31,))),
         *(("evaluation_rule", "deterministic"), ("protocol", "evil")),
+        *(("num_envs", 10**6), ("evaluation_episodes", 10**9)),
     ],
 )
 def test_a_value_outside_its_range_is_refused_by_name(name: str, value: Any) -> None:

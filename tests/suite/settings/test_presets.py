@@ -311,7 +311,7 @@ def test_a_task_or_a_suite_alone_is_trained_by_its_preset(agent: str) -> None:
             _, options = read_command_line(presets, ["--task", task], agent="x")
             assert options.suite == (home[task] if home[task] in suites else suite)
     config, _ = read_command_line(presets, [], agent="x")
-    assert config.task == DEFAULT_TASKS[agent]
+    assert config.task == DEFAULT_TASKS.get(agent), "name the task in DEFAULT_TASKS"
 
 
 LONGER_THAN_THE_RATE = {
