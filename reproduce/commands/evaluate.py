@@ -92,8 +92,7 @@ def evaluate_run(
     require(1 <= episodes <= MOST_ENVS, f"--episodes must be 1 to {MOST_ENVS:,}", episodes)
     require(seed >= 0, "--seed must be at least 0", seed)
     record, policy = read_record(run), agents.load_policy(policy_folder(run, best))
-    if task_from not in (None, policy.task.name):
-        raise UsageError(f"--task-from: {run} was trained on {policy.task.name}, not {task_from}")
+    flags.refuse_other_task(run, policy.task.name, task_from)
     env = VectorEnv(policy.task, environment_seeds([0], 1, "evaluate", 0))
     if not policy.fits(env.spaces):
         wrong = f"its observations or actions are not those of {policy.task.name}"

@@ -27,7 +27,9 @@ EXAMPLES = 2
 """Observations with which the graph is traced; it takes any number."""
 
 
-def export_onnx(run: Path, file: Path, *, best: bool = False) -> list[str]:
+def export_onnx(
+    run: Path, file: Path, *, best: bool = False, task_from: str | None = None
+) -> list[str]:
     """Write a run's policy as an ONNX file: from observations to the modes, in the task's units.
 
     Returns:
@@ -43,6 +45,7 @@ def export_onnx(run: Path, file: Path, *, best: bool = False) -> list[str]:
 
     folder = policy_folder(run, best)
     policy = agents.load_policy(folder)  # refuses what cannot be read, and damaged runs
+    flags.refuse_other_task(run, policy.task.name, task_from)
     weights, description = read_policy(folder)
     refuse_unable(weights, description)
     model = _to_onnx(policy)
@@ -135,6 +138,6 @@ def main(argv: Sequence[str]) -> int:
     text = "the file to write, such as reacher.onnx"
     parser.add_argument("--onnx", type=Path, required=True, metavar="FILE", help=text)
     options = parser.parse(argv)
-    lines = export_onnx(options.run, options.onnx, best=options.best)
+    lines = export_onnx(options.run, options.onnx, best=options.best, task_from=options.task_from)
     print("\n  ".join([f"written: {options.onnx}", *lines]))
     return 0

@@ -76,6 +76,12 @@ def make_table(*columns: str, **look: Any) -> Table:
     return table
 
 
+def refuse_other_task(run: Path, task: str, asked: str | None) -> None:
+    """Raise a `UsageError` if `--task-from` names another task than a run's."""
+    if asked not in (None, task):
+        raise UsageError(f"--task-from: {run} was trained on {task}, not {asked}")
+
+
 def say_stale(stale: Sequence[Path], target: str) -> int:
     """Name what is out of date, and return 1 if anything is."""
     if stale:

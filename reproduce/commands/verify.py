@@ -49,7 +49,7 @@ def default_run(agent: str) -> Path | None:
     return min(found)[-1] if found else None
 
 
-def verify(agent: str, run: Path, seconds: float) -> tuple[int, str]:
+def verify(agent: str, run: Path, seconds: float, task_from: str | None = None) -> tuple[int, str]:
     """Make the beginning of a run again with today's code, and compare its rows.
 
     Returns:
@@ -61,7 +61,9 @@ def verify(agent: str, run: Path, seconds: float) -> tuple[int, str]:
         raise UsageError(f"{run} is not a run's folder: it holds no record")
     if record["status"] == "damaged":
         raise UsageError(f"{run} is damaged: it {record['error']}")
-    refuse_unimported(str(record["config"].get("task", "")), "run.json")
+    task = str(record["config"].get("task", ""))
+    refuse_unimported(task, "run.json")
+    flags.refuse_other_task(run, task, task_from)
     trained = record.get("control") or record.get("agent", agent)  # None before a run began
     if (trained, record["status"]) != (agent, "finished"):
         found = f"a run of {trained} that is {record['status']}"
@@ -161,7 +163,7 @@ def main(argv: Sequence[str]) -> int:
     if run is None:
         print(f"no published run of {options.agent} has today's number: name a RUN")
         return 0
-    status, said = verify(options.agent, run, options.seconds)
+    status, said = verify(options.agent, run, options.seconds, options.task_from)
     print(said)
     return status
 

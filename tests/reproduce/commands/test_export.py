@@ -110,6 +110,9 @@ def test_what_has_no_onnx_form_says_so(tmp_path: Path, capsys: pytest.CaptureFix
         "another ending": lambda: command_line.main([*export, str(tmp_path / "a.pb")]),
         "no folder": lambda: command_line.main([*export, str(tmp_path / "x" / "a.onnx")]),
         "no best": lambda: command_line.main([*export, "a.onnx", "--best"]),
+        "another task": lambda: command_line.main(
+            [*export, "a.onnx", "--task-from", "gymnasium:CartPole-v1"]
+        ),
         "no policy": lambda: command_line.main(["export", str(tmp_path), "--onnx", "a.onnx"]),
     }.items():
         with refused(case):

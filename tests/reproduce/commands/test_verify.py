@@ -101,6 +101,7 @@ WRONG: dict[str, tuple[str, dict[str, Any]]] = {
     "never begun": ("a2c RUN", NEVER_BEGUN),
     "control": ("a2c RUN", {"control": "sb3"}),
     "seconds": ("a2c RUN --seconds 0", {}),
+    "another task": ("a2c RUN --task-from gymnasium:CartPole-v1", {}),
 }
 
 
