@@ -170,15 +170,6 @@ def test_a_policys_file_of_other_critics_or_several_seeds_is_refused(
         module.load(weights, description)
 
 
-def test_a_policys_file_without_the_rule_keeps_its_epsilon(tmp_path: Path) -> None:
-    """Older files do not say that draws were asked for, without which no epsilon is allowed."""
-    changes = {"evaluation_rule": "sampled", "evaluation_epsilon": 0.5, "env_steps": 48}
-    config = tiny("sac_discrete", **changes, evaluation_interval=1_000)
-    weights, description = read_policy(train(config, tmp_path)[1].seed_directories[0])
-    assert description.pop("evaluation_rule") == "sampled"
-    assert sac.load(weights, description).task.name == config.task
-
-
 def test_a_bound_of_the_log_temperature_is_kept(tmp_path: Path) -> None:
     """From the start on, and at both ends."""
     low = replace(TINY, min_log_alpha=-0.001, target_entropy_share=0.01, alpha_learning_rate=0.1)
