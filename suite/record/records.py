@@ -25,14 +25,13 @@ TYPES |= {"log_tail": list}
 """Entries that a record must have in this type, if it has them."""
 LARGEST_RECORD = 2**18
 """Bytes of a `run.json` that are read: 256 KiB; one of one seed has 10 KB."""
-_SECOND = (
+SCHEMA_VERSION = 3
+KEYS = (
     *("agent", "suite", "source", "task", "config", "command", "seed", "status", "error"),
     *("started_at", "ended_at", "wall_seconds", "commit", "dirty", "versions", "machine"),
-    "sources",
+    *("sources", "resumed_at", "behaviour"),
 )
-KEYS: Mapping[int, tuple[str, ...]] = {2: _SECOND, 3: (*_SECOND, "resumed_at", "behaviour")}
-"""Entries that a record has, by its schema version; nothing reads version 1 any more."""
-SCHEMA_VERSION = max(KEYS)
+"""Entries that a record of this version has; nothing reads older ones any more."""
 SEED = re.compile(r"seed-(\d+)")
 """Name of a run's folder."""
 
@@ -96,12 +95,10 @@ def _is_number(value: Any, kind: type, most: int) -> bool:
 
 def _mismatch(directory: Path, record: Mapping[str, Any]) -> str:
     """Return how a record contradicts its schema version or its folder; empty if it does not."""
-    version = record.get("schema_version")
-    if type(version) is not int or version not in KEYS:
+    if (version := record.get("schema_version")) != SCHEMA_VERSION:
         return f"has the schema version {version}, which is unknown here"
-    missing = [key for key in KEYS[version] if key not in record]
-    if missing:
-        return f"lacks {', '.join(missing)}, which schema version {version} has"
+    if missing := [key for key in KEYS if key not in record]:
+        return f"lacks {', '.join(missing)}, which schema version {SCHEMA_VERSION} has"
     seeds = record["config"].get("seeds", [record["seed"]])
     if not isinstance(seeds, list) or record["seed"] not in seeds:
         return f"says seed {record['seed']}, its settings say {seeds}"

@@ -236,7 +236,7 @@ def _template(plan: Plan) -> dict[str, Any]:
     }
     said |= {"config": values, "sources": dict(plan.today.sources), "versions": {}, "machine": {}}
     said["resumed_at"] = []
-    return dict.fromkeys(KEYS[SCHEMA_VERSION]) | said
+    return dict.fromkeys(KEYS) | said
 
 
 def planned(words: str) -> Plan:

@@ -29,7 +29,7 @@ from reproduce.plan.status import check_extensions
 from reproduce.plan.tables import read_table
 from reproduce.run import pool as pooling
 from reproduce.run.pool import launch
-from suite.record.records import KEYS, SCHEMA_VERSION, read_record
+from suite.record.records import KEYS, read_record
 from suite.settings import presets
 from suite.settings.presets import BUDGETS, read_presets, read_source
 from tests.messages import refused
@@ -137,7 +137,7 @@ def test_a_control_is_recorded_scored_and_kept_as_ours(install: Install, tmp_pat
     record = read_record(folder)
     assert record is not None
     assert record["status"] == "finished"
-    assert set(KEYS[SCHEMA_VERSION]) <= set(record)
+    assert set(KEYS) <= set(record)
     assert record["config"]["entropy_coef"] == 0.25  # the peer's own
     assert record["config"]["num_envs"] == 16  # the source's
     assert "control fake a2c classic" in record["command"]
