@@ -98,4 +98,4 @@ def test_a_copy_of_an_agents_file_is_an_agent_and_may_have_sources_of_its_own(
     assert "a2c (baseline)" in python(tmp_path, "-m", "reproduce", "my_a2c", *words)
     for name in ("tests", "docs", "results/simulators", "pyproject.toml", "README.md"):
         (tmp_path / name).symlink_to(ROOT / name)
-    python(tmp_path, "-m", "pytest", "--collect-only", "-q", "tests")  # none stops all others
+    python(tmp_path, "-m", "pytest", "--benchmark-disable", "--collect-only", "-q", "tests")
