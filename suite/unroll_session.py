@@ -61,6 +61,18 @@ def explained_variance(
     return 1 - (squared_residual - residual**2) / variance
 
 
+def columns_of(means: Mapping[str, np.ndarray], learning_rate: float) -> dict[str, np.ndarray]:
+    """Return the columns of `updates.csv`, `[1]` each, from the means over a log interval."""
+    columns = {name: float(mean) for name, mean in means.items()}
+    if not columns:
+        return {}
+    if MOMENTS[0] in columns:
+        moments = [columns.pop(name) for name in MOMENTS]
+        columns["explained_variance"] = explained_variance(*moments)
+    columns["learning_rate"] = learning_rate
+    return {name: np.array([value]) for name, value in columns.items()}
+
+
 class UnrollSession(Session):
     """A `Session` of one seed, with its counters, its journal and its updates."""
 
@@ -131,20 +143,10 @@ class UnrollSession(Session):
         if self.is_due(self._config.log_interval, self.env_steps, gained):
             norm = self._learner.optimiser.weights.norm()
             checks = {"reward": np.array([self._reward_sum]), "weight_norm": np.array([norm])}
-            self._recorder.log(self.env_steps, self.num_updates, self._columns(), checks)
+            columns = columns_of(self._means.read(), self.learning_rate)
+            self._recorder.log(self.env_steps, self.num_updates, columns, checks)
         self.first_step, self._may_save = self.env_steps, True
         return self.goes_on(self.env_steps)
-
-    def _columns(self) -> dict[str, np.ndarray]:
-        """Return what `updates.csv` says of the updates of a log interval, `[1]` by column."""
-        columns = {name: float(mean) for name, mean in self._means.read().items()}
-        if not columns:
-            return {}
-        if MOMENTS[0] in columns:
-            moments = [columns.pop(name) for name in MOMENTS]
-            columns["explained_variance"] = explained_variance(*moments)
-        columns["learning_rate"] = self.learning_rate
-        return {name: np.array([value]) for name, value in columns.items()}
 
     def step(self, actions: np.ndarray | Tensor) -> Step:
         """Take a step in every environment, count it, and record the episodes that ended."""

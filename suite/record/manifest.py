@@ -35,9 +35,9 @@ COVERED = (*TABLES, *POLICIES, "run.json")
 LARGEST_MANIFEST = 2**16
 """Bytes of a manifest that are read; more than a run has files for."""
 UNREADABLE = "unreadable"
+"""In place of the sum of a file that cannot be read, or is too large to be."""
 OF_DISK = (errno.EACCES, errno.EPERM, errno.EIO, errno.ESTALE)
 """Errors of a disk, or of a user's rights: the file may be whole."""
-"""In place of the sum of a file that cannot be read, or is too large to be."""
 LEFT_OUT = re.compile(rb"# left out: [0-9a-f]{64}  (best/)?policy\.(safetensors|json)\n")
 """Line of a manifest for a file that its folder lacks on purpose."""
 

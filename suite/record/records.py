@@ -95,7 +95,8 @@ def _is_number(value: Any, kind: type, most: int) -> bool:
 
 def _mismatch(directory: Path, record: Mapping[str, Any]) -> str:
     """Return how a record contradicts its schema version or its folder; empty if it does not."""
-    if (version := record.get("schema_version")) != SCHEMA_VERSION:
+    version = record.get("schema_version")
+    if type(version) is not int or version != SCHEMA_VERSION:
         return f"has the schema version {version}, which is unknown here"
     if missing := [key for key in KEYS if key not in record]:
         return f"lacks {', '.join(missing)}, which schema version {SCHEMA_VERSION} has"

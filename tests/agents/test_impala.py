@@ -19,7 +19,7 @@ from suite import actor_critic
 from suite.collector import Experience
 from suite.envs.vector_env import Spaces, Step, VectorEnv
 from suite.nets.optimisers import FlatWeights
-from suite.unroll_session import MOMENTS, explained_variance
+from suite.unroll_session import columns_of
 from suite.unrolls import Transitions, Unroll
 from tests.agents.trainings import (
     CONTROL,
@@ -205,11 +205,11 @@ def test_an_update_has_the_gradient_of_slow_losses(spaces: Spaces, lstm_inputs: 
         **{"policy_loss": policy, "value_loss": value, "entropy": entropy},
         **{"mean_rho": rhos.mean(), "max_rho": rhos.max(), "clipped_share": clipped},
         "explained_variance": 1 - residuals.var(correction=0) / vs.var(correction=0),
-        "gradient_norm": norm,
+        **{"gradient_norm": norm, "learning_rate": 0.1},
     }
     assert 0 < clipped < 1
-    found = {name: each.item() for name, each in metrics.items()}
-    found["explained_variance"] = explained_variance(*[found.pop(name) for name in MOMENTS])
+    columns = columns_of({name: each.detach().numpy() for name, each in metrics.items()}, 0.1)
+    found = {name: float(column[0]) for name, column in columns.items()}
     assert found == pytest.approx(
         {name: float(torch.as_tensor(each).detach()) for name, each in slow.items()}
     )
