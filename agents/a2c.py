@@ -58,6 +58,7 @@ from suite.session import train_in_turn
 from suite.settings.command_line import run_main
 from suite.settings.config import (
     Count,
+    Environments,
     Fraction,
     LogStd,
     NotNegative,
@@ -105,7 +106,7 @@ class Config(RMSpropConfig):
     """How an Atari game is presented; other tasks ignore it."""
     env_steps: Count = 500_000
     """Environment steps of each seed (agent decisions; ignored actions do not count)."""
-    num_envs: Count = 16
+    num_envs: Environments = 16
     """Environments, N (the paper: 16 workers)."""
     unroll_length: Count = 5
     """Steps of every environment between two updates, T (the paper's t_max: 5)."""

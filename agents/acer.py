@@ -63,6 +63,7 @@ from suite.settings.command_line import run_main
 from suite.settings.config import (
     Capacity,
     Count,
+    Environments,
     Fraction,
     NotNegative,
     Positive,
@@ -202,7 +203,7 @@ class Config(ReplayConfig):
     """How an Atari game is presented; other tasks ignore it."""
     env_steps: Count = 10_000_000
     """Environment steps of each seed (agent decisions; ignored actions do not count)."""
-    num_envs: Count = 16
+    num_envs: Environments = 16
     """Environments, N (the paper: 16 workers)."""
     unroll_length: Count = 20
     """Steps of every environment between two rounds of updates, T (the paper's k)."""

@@ -68,6 +68,7 @@ from suite.settings.command_line import run_main
 from suite.settings.config import (
     Capacity,
     Count,
+    Environments,
     Fraction,
     NotNegative,
     Positive,
@@ -200,7 +201,7 @@ class Config(ReplayConfig):
     """Name of a task with continuous actions."""
     env_steps: Count = 1_000_000
     """Environment steps of each seed (agent decisions; ignored actions do not count)."""
-    num_envs: Count = 16
+    num_envs: Environments = 16
     """Environments, N (the paper's asynchronous workers; their number is not stated)."""
     unroll_length: Count = 50
     """Steps of every environment between two rounds of updates, T (the paper's k)."""

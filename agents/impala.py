@@ -67,6 +67,7 @@ from suite.session import train_in_turn
 from suite.settings.command_line import run_main
 from suite.settings.config import (
     Count,
+    Environments,
     Fraction,
     LogStd,
     NotNegative,
@@ -246,7 +247,7 @@ class Config(RMSpropConfig):
     """How an Atari game is presented; other tasks ignore it."""
     env_steps: Count = 50_000_000
     """Environment steps of each seed (agent decisions; ignored actions do not count)."""
-    num_envs: Count = 32
+    num_envs: Environments = 32
     """Environments, N."""
     unroll_length: Count = 20
     """Steps of every environment between two meetings of collector and learner, T."""

@@ -63,6 +63,7 @@ from suite.session import train_in_turn
 from suite.settings.command_line import run_main
 from suite.settings.config import (
     Count,
+    Environments,
     Fraction,
     LogStd,
     NotNegative,
@@ -128,7 +129,7 @@ class Config(UnrollConfig):
     """How an Atari game is presented; other tasks ignore it."""
     env_steps: Count = 1_000_000
     """Environment steps of each seed (agent decisions; ignored actions do not count)."""
-    num_envs: Count = 8
+    num_envs: Environments = 8
     """Environments, N (the paper: 1 on MuJoCo, 8 on Atari)."""
     unroll_length: Count = 128
     """Steps of every environment between two rounds of updates, T (the paper: 2,048 and 128)."""

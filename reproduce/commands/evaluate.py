@@ -32,7 +32,7 @@ from suite.evaluation import evaluate
 from suite.record.manifest import BEST
 from suite.record.records import read_record
 from suite.settings.command_line import whole
-from suite.settings.config import MOST_ENVS
+from suite.settings.config import ENVIRONMENTS
 
 if TYPE_CHECKING:
     from suite.policy import Policy  # torch
@@ -89,7 +89,7 @@ def evaluate_run(
     Arguments are those of the command. Each episode has an environment of its own; `sampled` None:
     actions as the run itself was scored.
     """
-    require(1 <= episodes <= MOST_ENVS, f"--episodes must be 1 to {MOST_ENVS:,}", episodes)
+    require(episodes in ENVIRONMENTS, f"--episodes {ENVIRONMENTS}", episodes)
     require(seed >= 0, "--seed must be at least 0", seed)
     record, policy = read_record(run), agents.load_policy(policy_folder(run, best))
     flags.refuse_other_task(run, policy.task.name, task_from)

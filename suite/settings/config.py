@@ -16,8 +16,6 @@ from suite.base.errors import UsageError, require
 from suite.envs.tasks import Task, find_task
 from suite.envs.vector_env import Spaces
 
-MOST_ENVS = 100_000
-"""Simulators side by side: of `num_envs`, or of an evaluation's episodes."""
 MOST_STEPS = 2**53
 """No run is longer; whole numbers up to this are exact in every table."""
 
@@ -51,6 +49,9 @@ class Words(tuple[str, ...]):
 
 
 Count = Annotated[int, Range("[1, inf)")]
+ENVIRONMENTS = Range("[1, 1e5]")
+Environments = Annotated[int, ENVIRONMENTS]
+"""Simulators side by side: of `num_envs`, or of an evaluation's episodes."""
 Threads = Annotated[int, Range("[1, 1024]")]
 Capacity = Annotated[int, Range("[1, 1e9]")]
 """Transitions or steps that a replay holds."""
@@ -89,7 +90,7 @@ class RunConfig:
     env_threads: Threads | None = None
     """CPU threads of the simulator, in training and evaluation; None: as many as torch has. Results
     do not depend on it."""
-    num_envs: Count
+    num_envs: Environments
     """Environments of each seed, N."""
     gamma: Fraction = 0.99
     """Discount per decision."""
@@ -98,7 +99,7 @@ class RunConfig:
     episodes instead."""
     evaluation_interval: Count = 10_000
     """Environment steps between two evaluations; unused with `training`."""
-    evaluation_episodes: Count = 10
+    evaluation_episodes: Environments = 10
     """Episodes of one evaluation, each in a fresh environment of its own."""
     log_interval: Count = 10_000
     """Environment steps between two rows of `updates.csv` and `timing.csv`."""
@@ -115,9 +116,6 @@ class RunConfig:
             values = value if isinstance(value, tuple) else (value,)
             fits = bool(values) and all(each is not None and each in allowed for each in values)
             require(fits, f"{name} {allowed}", value)
-        for name in ("num_envs", "evaluation_episodes"):
-            value = getattr(self, name)
-            require(value <= MOST_ENVS, f"{name} must be at most {MOST_ENVS:,}", value)
         if self.find_task().actions == "hybrid" and not self.takes_hybrid_actions:
             raise UsageError(f"this agent cannot learn {self.task}, which has hybrid actions")
         distinct = len(self.seeds) == len(set(self.seeds)) > 0
@@ -144,7 +142,7 @@ class RunConfig:
 class OffPolicyConfig(RunConfig):
     """Settings shared by agents that learn from replayed transitions, at a ratio to new ones."""
 
-    num_envs: Count = 1
+    num_envs: Environments = 1
     """Environments of each seed, N."""
     batch_size: Count = 256
     """Transitions per update, B."""

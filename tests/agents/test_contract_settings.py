@@ -145,7 +145,10 @@ def test_every_setting_does_something(variant: str, name: str, felt: Callable[..
 
 @pytest.mark.parametrize("agent", SETTINGS)
 def test_numbers_out_of_range_are_refused_by_name(agent: str) -> None:
-    """A count below 0, and what is no number; unbounded are only logarithms and targets."""
+    """A count below 0, and what is no number; unbounded are only logarithms and targets.
+
+    A million simulators would fill the memory.
+    """
     config_class = module_of(agent).Config
     unbounded = ("log_std_min", "log_std_max", "log_alpha", "target_entropy_per", "target_kl_per")
     for name, hint in get_type_hints(config_class).items():
@@ -158,6 +161,9 @@ def test_numbers_out_of_range_are_refused_by_name(agent: str) -> None:
             for value in values:
                 with pytest.raises(UsageError, match=name):
                     tiny(agent, **{name: value})
+    for name in ("num_envs", "evaluation_episodes"):
+        with pytest.raises(UsageError, match=f"^{name} must be in"):
+            tiny(agent, **{name: 10**6})
 
 
 ALL, SACS, ACERS = " ".join(SETTINGS), "sac sac_value sac_discrete sac_alf", "acer acer_continuous"

@@ -8,6 +8,7 @@ import pytest
 
 from suite.settings.config import (
     Count,
+    Environments,
     Decay,
     Fraction,
     NotNegative,
@@ -28,7 +29,7 @@ class Settings(RunConfig):
     task: str = "Pong-v5"
     protocol: Literal["noframeskip", "sticky"] = "noframeskip"
     env_steps: Count = 100
-    num_envs: Count = 4
+    num_envs: Environments = 4
     evaluation_rule: Literal["sampled", "training"] = "training"
     learning_rate: Rate = 0.1
     decay: Decay = 0.9
