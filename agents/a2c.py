@@ -34,10 +34,9 @@ Deviations from the paper, and details it leaves open:
 """
 
 import sys
-from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
 import torch
@@ -52,7 +51,6 @@ from suite.nets.moments import DeviceMoments, RewardScale, RunningMoments
 from suite.nets.networks import FrameLayers, Trunk
 from suite.nets.optimisers import FlatWeights, RMSprop
 from suite.player import Actor, Player, PolicyNetwork, rebuild
-from suite.policy import Policy, config_of
 from suite.record.recorder import Recorder
 from suite.session import train_in_turn
 from suite.settings.command_line import run_main
@@ -289,11 +287,8 @@ ACTING = (
     "observation_clip",
 )
 """Settings that rebuild a policy, beside task and protocol."""
-
-
-def load(weights: Mapping[str, Tensor], description: Mapping[str, Any]) -> Policy:
-    """Rebuild a policy from the weights and description that `train` saved."""
-    return rebuild(ActorCritic, config_of(Config, description, ACTING), weights, description)
+load = partial(rebuild, ActorCritic, Config, ACTING)
+"""Rebuild a policy from the weights and description that `train` saved."""
 
 
 def train(config: Config, recorder: Recorder) -> Learner:
@@ -325,10 +320,8 @@ def train(config: Config, recorder: Recorder) -> Learner:
     return learner
 
 
-def main(argv: Sequence[str]) -> int:
-    """Train as the command line says; the exit status is 2 if a seed diverged."""
-    return train_in_turn(__file__, train, PRESETS, argv)
-
+main = partial(train_in_turn, __file__, train, PRESETS)
+"""Train as the command line says; return 2 if a seed diverged, else 0."""
 
 if __name__ == "__main__":
     sys.exit(run_main(main))

@@ -41,10 +41,9 @@ Deviations from the paper, and details it leaves open:
 import copy
 import math
 import sys
-from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Annotated, Any, Literal, NamedTuple
+from typing import Annotated, Literal, NamedTuple
 
 import numpy as np
 import torch
@@ -61,7 +60,6 @@ from suite.nets.networks import Trunk
 from suite.nets.optimisers import FlatWeights, RMSprop
 from suite.nets.recurrence import Core
 from suite.player import Actor, Player, PolicyNetwork, rebuild
-from suite.policy import Policy, config_of
 from suite.record.recorder import Recorder
 from suite.session import train_in_turn
 from suite.settings.command_line import run_main
@@ -521,11 +519,8 @@ def update(
 
 ACTING = ("std", "bounded_mean", "hidden_sizes", "activation", "lstm_size", "observation_clip")
 """Settings that rebuild a policy, beside the task."""
-
-
-def load(weights: Mapping[str, Tensor], description: Mapping[str, Any]) -> Policy:
-    """Rebuild a policy from the weights and description that `train` saved."""
-    return rebuild(GaussianPolicy, config_of(Config, description, ACTING), weights, description)
+load = partial(rebuild, GaussianPolicy, Config, ACTING)
+"""Rebuild a policy from the weights and description that `train` saved."""
 
 
 def train(config: Config, recorder: Recorder) -> Learner:
@@ -571,11 +566,8 @@ def train(config: Config, recorder: Recorder) -> Learner:
     return learner
 
 
-# Same in: a2c.py
-def main(argv: Sequence[str]) -> int:
-    """Train as the command line says; the exit status is 2 if a seed diverged."""
-    return train_in_turn(__file__, train, PRESETS, argv)
-
+main = partial(train_in_turn, __file__, train, PRESETS)
+"""Train as the command line says; return 2 if a seed diverged, else 0."""
 
 if __name__ == "__main__":
     sys.exit(run_main(main))

@@ -38,7 +38,7 @@ Deviations from the paper, and details it leaves open:
 """
 
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Literal, NamedTuple
@@ -57,7 +57,6 @@ from suite.nets.moments import DeviceMoments, RewardScale, RunningMoments
 from suite.nets.networks import FrameLayers, Trunk
 from suite.nets.optimisers import Adam, FlatWeights
 from suite.player import Actor, Player, PolicyNetwork, rebuild
-from suite.policy import Policy, config_of
 from suite.record.recorder import Recorder
 from suite.session import train_in_turn
 from suite.settings.command_line import run_main
@@ -340,12 +339,8 @@ def update(
 
 ACTING = "bfloat16", "hidden_sizes", "activation", "shared_trunk", "lstm_size", "observation_clip"
 """Settings that rebuild a policy, beside task and protocol."""
-
-
-# Same in: a2c.py
-def load(weights: Mapping[str, Tensor], description: Mapping[str, Any]) -> Policy:
-    """Rebuild a policy from the weights and description that `train` saved."""
-    return rebuild(ActorCritic, config_of(Config, description, ACTING), weights, description)
+load = partial(rebuild, ActorCritic, Config, ACTING)
+"""Rebuild a policy from the weights and description that `train` saved."""
 
 
 def train(config: Config, recorder: Recorder) -> Learner:
@@ -394,11 +389,8 @@ def train(config: Config, recorder: Recorder) -> Learner:
     return learner
 
 
-# Same in: a2c.py
-def main(argv: Sequence[str]) -> int:
-    """Train as the command line says; the exit status is 2 if a seed diverged."""
-    return train_in_turn(__file__, train, PRESETS, argv)
-
+main = partial(train_in_turn, __file__, train, PRESETS)
+"""Train as the command line says; return 2 if a seed diverged, else 0."""
 
 if __name__ == "__main__":
     sys.exit(run_main(main))

@@ -237,7 +237,7 @@ def make_learner(config: Config, obs_size: int, action_size: int, device: torch.
     actor, online = Stack(actors, device), Stack(critics, device)
     initial = -math.inf if config.initial_alpha == 0 else math.log(config.initial_alpha)
     log_alpha = torch.full((len(config.seeds),), initial, device=device, requires_grad=True)
-    on_gpu = device.type == "cuda"  # on a CPU bits of a fused step depend on the number of seeds
+    on_gpu = device.type == "cuda"
     adam = partial(Adam, capturable=on_gpu)
     return Learner(
         actor=actor,
@@ -246,6 +246,7 @@ def make_learner(config: Config, obs_size: int, action_size: int, device: torch.
         log_alpha=log_alpha,
         actor_optimiser=adam(actor.parameters(), config.actor_learning_rate, fused=True),
         critic_optimiser=adam(online.parameters(), config.critic_learning_rate, fused=True),
+        # fused on a CPU, the bits of a seed's number would depend on how many there are
         alpha_optimiser=adam([log_alpha], config.alpha_learning_rate, fused=on_gpu),
     )
 
@@ -346,11 +347,10 @@ ACTING = ("log_std_min", "log_std_max", "log_std_bound")
 
 def load(weights: Mapping[str, Tensor], description: Mapping[str, Any]) -> Policy:
     """Rebuild the policy of one seed from the weights and description that `train` saved."""
-    config = config_of(Config, description, ACTING)
-    actor, action_size = Stack([[Perceptron.from_weights(weights)]]), len(description["low"])
-    decide = for_one_seed(policy_of(actor, config, action_size))
-    shapes = {"obs_shape": weights["weight_0"].shape[:1], "num_outputs": action_size}
-    return Policy(config.find_task(), Spaces.from_json({**description, **shapes}), decide)
+    config, spaces = config_of(Config, description, ACTING), Spaces.from_json(description)
+    actor = Stack([[Perceptron.from_weights(weights)]])
+    decide = for_one_seed(policy_of(actor, config, spaces.num_outputs))
+    return Policy(config.find_task(), spaces, decide)
 
 
 def train(config: Config, recorder: Recorder) -> Learner:
@@ -380,10 +380,8 @@ def train(config: Config, recorder: Recorder) -> Learner:
     return learner
 
 
-def main(argv: Sequence[str]) -> int:
-    """Train as the command line says; the exit status is 2 if a seed diverged."""
-    return train_together(__file__, train, PRESETS, argv)
-
+main = partial(train_together, __file__, train, PRESETS)
+"""Train as the command line says; return 2 if a seed diverged, else 0."""
 
 if __name__ == "__main__":
     sys.exit(run_main(main))

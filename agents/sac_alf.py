@@ -385,7 +385,7 @@ def make_learner(config: Config, spaces: Spaces, device: torch.device) -> Learne
     if config.max_log_alpha is not None:
         initial = initial.clamp(max=config.max_log_alpha)
     log_alphas = initial.repeat(1, len(config.seeds)).to(device).requires_grad_()
-    on_gpu = device.type == "cuda"  # on a CPU bits of a fused step depend on the number of seeds
+    on_gpu = device.type == "cuda"
     adam = partial(Adam, capturable=on_gpu)
     actor_rate, critic_rate = config.actor_learning_rate, config.critic_learning_rate
     return Learner(
@@ -398,6 +398,7 @@ def make_learner(config: Config, spaces: Spaces, device: torch.device) -> Learne
         mean_log_ratios=torch.zeros_like(log_alphas, requires_grad=False),
         actor_optimiser=adam(actor.parameters(), actor_rate, fused=True) if actor else None,
         critic_optimiser=adam(online.parameters(), critic_rate, fused=True),
+        # not fused on a CPU: see sac.py
         alpha_optimiser=adam([log_alphas], config.alpha_learning_rate, fused=on_gpu),
     )
 
@@ -690,11 +691,8 @@ def train(config: Config, recorder: Recorder) -> Learner:
     return learner
 
 
-# Same in: sac.py
-def main(argv: Sequence[str]) -> int:
-    """Train as the command line says; the exit status is 2 if a seed diverged."""
-    return train_together(__file__, train, PRESETS, argv)
-
+main = partial(train_together, __file__, train, PRESETS)
+"""Train as the command line says; return 2 if a seed diverged, else 0."""
 
 if __name__ == "__main__":
     sys.exit(run_main(main))

@@ -157,11 +157,11 @@ class Config(OffPolicyConfig):
     initialisation: Literal["he_normal", "orthogonal", "torch"] = "he_normal"
     """Initial weights; orthogonal ones have gain sqrt(2). `torch`: as `nn.Linear` draws them."""
     actor_learning_rate: Rate = 3e-4
-    """Adam step size of the policy."""
+    """AdamW step size of the policy."""
     critic_learning_rate: Rate = 3e-4
-    """Adam step size of the critics."""
+    """AdamW step size of the critics."""
     alpha_learning_rate: Rate = 3e-4
-    """Adam step size of the log temperature."""
+    """AdamW step size of the log temperature."""
     adam_epsilon: Positive = 1e-8
     """Keeps Adam's steps finite where gradients are small, in all three optimisers."""
     weight_decay: Fraction = 0.0
@@ -173,7 +173,8 @@ class Config(OffPolicyConfig):
     learn_alpha: bool = True
     """Learn the temperature (Eq. 11) or keep `initial_alpha`."""
     alpha_objective: Literal["alpha", "log_alpha"] = "alpha"
-    """Factor of the temperature objective: alpha (Eq. 11), or its logarithm (CleanRL, ALF)."""
+    """Factor of the temperature objective: alpha (Eq. 11), or its logarithm (ALF; CleanRL at
+    c3fc57d)."""
     min_log_alpha: float = -20.0
     """Lower bound of the log temperature."""
     max_log_alpha: float = 20.0
@@ -288,9 +289,9 @@ def make_learner(config: Config, spaces: Spaces, device: torch.device) -> Learne
     actor, online = Stack(actors, device) if learns_policy else None, Stack(critics, device)
     initial = min(max(math.log(config.initial_alpha), config.min_log_alpha), config.max_log_alpha)
     log_alpha = torch.full((len(config.seeds),), initial, device=device, requires_grad=True)
-    on_gpu = device.type == "cuda"  # on a CPU bits of a fused step depend on the number of seeds
+    on_gpu = device.type == "cuda"
     constants = {"eps": config.adam_epsilon, "weight_decay": config.weight_decay}
-    adam = partial(AdamW, **constants, capturable=on_gpu)
+    adam = partial(AdamW, **constants)
     actor_rate, critic_rate = config.actor_learning_rate, config.critic_learning_rate
     return Learner(
         actor=actor,
@@ -299,6 +300,7 @@ def make_learner(config: Config, spaces: Spaces, device: torch.device) -> Learne
         log_alpha=log_alpha,
         actor_optimiser=adam(actor.parameters(), actor_rate, fused=True) if actor else None,
         critic_optimiser=adam(online.parameters(), critic_rate, fused=True),
+        # not fused on a CPU: see sac.py
         alpha_optimiser=adam([log_alpha], config.alpha_learning_rate, fused=on_gpu),
     )
 
@@ -431,11 +433,8 @@ def train(config: Config, recorder: Recorder) -> Learner:
     return learner
 
 
-# Same in: sac.py
-def main(argv: Sequence[str]) -> int:
-    """Train as the command line says; the exit status is 2 if a seed diverged."""
-    return train_together(__file__, train, PRESETS, argv)
-
+main = partial(train_together, __file__, train, PRESETS)
+"""Train as the command line says; return 2 if a seed diverged, else 0."""
 
 if __name__ == "__main__":
     sys.exit(run_main(main))

@@ -211,8 +211,7 @@ def make_learner(config: Config, obs_size: int, action_size: int, device: torch.
         critics.append([draw(pair_sizes, [(1, 1.0)]) for _ in range(config.num_critics)])
         values.append([draw(sizes, [(1, 1.0)])])
     actor, online, value = (Stack(each, device) for each in (actors, critics, values))
-    on_gpu = device.type == "cuda"  # on a CPU bits of a fused step depend on the number of seeds
-    adam = partial(Adam, lr=config.learning_rate, fused=True, capturable=on_gpu)
+    adam = partial(Adam, lr=config.learning_rate, fused=True)
     return Learner(
         actor=actor,
         critics=online,
@@ -301,10 +300,9 @@ ACTING = ("log_std_min", "log_std_max")
 
 def load(weights: Mapping[str, Tensor], description: Mapping[str, Any]) -> Policy:
     """Rebuild the policy of one seed from the weights and description that `train` saved."""
-    config = config_of(Config, description, ACTING)
+    config, spaces = config_of(Config, description, ACTING), Spaces.from_json(description)
     decide = for_one_seed(partial(act, Stack([[Perceptron.from_weights(weights)]]), config))
-    shapes = {"obs_shape": weights["weight_0"].shape[:1], "num_outputs": len(description["low"])}
-    return Policy(config.find_task(), Spaces.from_json({**description, **shapes}), decide)
+    return Policy(config.find_task(), spaces, decide)
 
 
 def train(config: Config, recorder: Recorder) -> Learner:
@@ -333,11 +331,8 @@ def train(config: Config, recorder: Recorder) -> Learner:
     return learner
 
 
-# Same in: sac.py
-def main(argv: Sequence[str]) -> int:
-    """Train as the command line says; the exit status is 2 if a seed diverged."""
-    return train_together(__file__, train, PRESETS, argv)
-
+main = partial(train_together, __file__, train, PRESETS)
+"""Train as the command line says; return 2 if a seed diverged, else 0."""
 
 if __name__ == "__main__":
     sys.exit(run_main(main))

@@ -20,7 +20,8 @@ from suite.nets.moments import RunningMoments
 from suite.nets.networks import Trunk, prepare
 from suite.nets.optimisers import FlatWeights, Network
 from suite.nets.recurrence import Memory
-from suite.policy import Policy
+from suite.policy import Policy, config_of
+from suite.settings.config import RunConfig
 
 
 class PolicyNetwork(Network):
@@ -120,11 +121,13 @@ class Player:
 
 def rebuild(
     network_of: Callable[[Any, Spaces, np.random.Generator], PolicyNetwork],
-    config: Any,
+    config_class: type[RunConfig],
+    settings: Sequence[str],
     weights: Mapping[str, Tensor],
     description: Mapping[str, Any],
 ) -> Policy:
-    """Return a policy that plays as it did in training."""
+    """Return a policy that plays as it did in training; `settings` rebuild its network."""
+    config = config_of(config_class, description, settings)
     spaces, weights = Spaces.from_json(description), dict(weights)
     moments = RunningMoments.from_weights(weights)
     network = network_of(config, spaces, np.random.default_rng(0))  # every weight is replaced

@@ -1,7 +1,7 @@
 """Initial weights for every agent, drawn from a seed's own stream.
 
 A seed's streams are numpy's, on every device; torch's `nn.init` would need a torch generator.
-Weights are `[fan_in, fan_out]`; `draw_kernel` gives them the shape of a convolution's.
+Weights are `[fan_in, fan_out]`; `draw_convolution` gives them a kernel's shape.
 """
 
 import math
@@ -124,16 +124,16 @@ def draw_layer(
     return torch.from_numpy(weight), torch.from_numpy(bias)
 
 
-def draw_kernel(
+def draw_convolution(
     generator: np.random.Generator, shape: tuple[int, int, int], scheme: Scheme, gain: float
-) -> Tensor:
+) -> tuple[Tensor, Tensor]:
     """Draw a kernel `[filters, channels, size, size]` of a `shape` (filters, channels, size).
 
-    It lies in channels-last memory.
+    It lies in channels-last memory. Return it and its biases `[filters]`.
     """
     filters, channels, size = shape
     area = size * size
-    weight = draw_weight(generator, channels * area, filters, scheme, gain, area)
-    kernel = torch.from_numpy(weight).T.reshape(filters, channels, size, size)
+    weight, bias = draw_layer(generator, channels * area, [(filters, gain)], scheme, area)
+    kernel = weight.T.reshape(filters, channels, size, size)
     # channels last: twice the speed of the backward pass on a CPU
-    return kernel.contiguous(memory_format=torch.channels_last)
+    return kernel.contiguous(memory_format=torch.channels_last), bias

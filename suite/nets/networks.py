@@ -15,7 +15,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from suite.envs.vector_env import Spaces
-from suite.nets.initialisation import Scheme, draw_kernel
+from suite.nets.initialisation import Scheme, draw_convolution
 from suite.nets.perceptrons import Heads, draw_perceptron
 from suite.nets.recurrence import Core
 
@@ -85,9 +85,9 @@ class Trunk(nn.Module):
             self._convolutions = "residual" if frame_layers.sections else "plain"
             shapes, self._steps, space = _plan(frame_layers, obs_shape)
             for shape in shapes:
-                kernel = draw_kernel(generator, shape, kernel_scheme or scheme, gain)
-                self.kernels.append(kernel)
-                self.kernel_biases.append(torch.zeros(len(kernel)))
+                drawn = draw_convolution(generator, shape, kernel_scheme or scheme, gain)
+                self.kernels.append(drawn[0])
+                self.kernel_biases.append(drawn[1])
             area = math.prod(space) if frame_layers.drawn_as_kernel else 1
             num_features = shapes[-1][0] * math.prod(space)
             sizes, activation = [num_features, frame_layers.width], "relu"

@@ -2,6 +2,7 @@
 
 import json
 import pickle
+import shutil
 import struct
 import sys
 from dataclasses import dataclass
@@ -79,9 +80,12 @@ def test_a_tasks_module_is_never_imported_because_a_file_says_so(
     assert config_of(Config, description, ("hidden_sizes", "clip")).task == "handed_over:Any-v0"
 
 
-@pytest.mark.parametrize(
+OF_PUBLISHED = pytest.mark.parametrize(
     "setting", sorted(path.name for path in PUBLISHED.iterdir() if list(path.rglob("policy.json")))
 )
+
+
+@OF_PUBLISHED
 def test_published_policies_still_act(setting: str) -> None:
     """Under whatever names their settings were recorded: in their task's units, and finite."""
     path = min((PUBLISHED / setting).rglob("policy.json"))
@@ -103,6 +107,21 @@ def test_published_policies_still_act(setting: str) -> None:
         else:
             assert actions.shape == (3,)
             assert ((actions >= 0) & (actions < spaces.num_outputs)).all()
+
+
+@OF_PUBLISHED
+def test_a_description_that_contradicts_the_weights_is_refused(
+    setting: str, tmp_path: Path
+) -> None:
+    """Observations or actions of another size are not those that the weights were trained on."""
+    path = min((PUBLISHED / setting).rglob("policy.json"))
+    shutil.copytree(path.parent, tmp_path / "run")
+    description = json.loads(path.read_text())
+    wrong = {"obs_shape": [n + 1 for n in description["obs_shape"]]}
+    for key, value in (wrong | {"num_outputs": description["num_outputs"] + 1}).items():
+        (tmp_path / "run" / path.name).write_text(json.dumps(description | {key: value}))
+        with pytest.raises(UsageError, match="unreadable policy"):
+            load_policy(tmp_path / "run")
 
 
 def test_an_action_never_leaves_its_space() -> None:

@@ -8,7 +8,7 @@ import pytest
 import scipy.stats
 import torch
 
-from suite.nets.initialisation import Scheme, draw_kernel, draw_layer, draw_weight
+from suite.nets.initialisation import Scheme, draw_convolution, draw_layer, draw_weight
 
 ALL: tuple[Scheme, ...] = get_args(Scheme)
 CUT = scipy.stats.truncnorm(-2, 2)
@@ -54,7 +54,7 @@ def test_initial_weights_have_their_sources_distribution(
     if len(shape) == 2:
         weight = draw_weight(generator(), *shape, scheme)
     else:
-        weight = draw_kernel(generator(), shape, scheme, 1.0).numpy()  # type: ignore[arg-type]
+        weight = draw_convolution(generator(), shape, scheme, 1.0)[0].numpy()  # type: ignore[arg-type]
     assert weight.std() == pytest.approx(deviation, rel=0.03)
     assert 0.95 * bound < np.abs(weight).max() <= bound * 1.001
     uniform = scheme in ("glorot_uniform", "torch")
@@ -67,7 +67,7 @@ def test_unit_norms_are_of_units_and_of_a_kernels_inputs() -> None:
     """nnabla-rl scales slices along the first axis: of `[in, out]`, and of `[out, in, h, w]`."""
     matrix = draw_weight(generator(), 40, 30, "unit_norm")
     np.testing.assert_allclose(np.linalg.norm(matrix, axis=0), np.ones(30), rtol=1e-5)
-    kernel = draw_kernel(generator(), (16, 4, 8), "unit_norm", 1.0).numpy()
+    kernel = draw_convolution(generator(), (16, 4, 8), "unit_norm", 1.0)[0].numpy()
     np.testing.assert_allclose(np.linalg.norm(kernel, axis=0), np.ones((4, 8, 8)), rtol=1e-5)
     columns = kernel.reshape(16, -1)
     assert np.linalg.norm(columns, axis=1) == pytest.approx(np.full(16, 4.0), rel=0.2)
@@ -79,9 +79,13 @@ def test_biases_are_zero_but_for_those_of_torch(scheme: Scheme) -> None:
     """Those of `torch` are uniform in the bounds of the weights."""
     weight, bias = draw_layer(generator(), 100, [(2_000, 1.0), (3_000, 1.0)], scheme)
     assert bias.shape == (5_000,)
+    _, of_kernel = draw_convolution(generator(), (64, 4, 5), scheme, 1.0)
+    assert of_kernel.shape == (64,)
+    assert (of_kernel != 0).all() == (scheme == "torch")
     if scheme != "torch":
         assert not bias.any()
         return
+    assert of_kernel.abs().max() <= np.float32(0.1)
     uniform = scipy.stats.uniform(-0.1, 0.2)
     for drawn in (bias, weight.flatten()[::99]):
         assert 0.095 < drawn.abs().max() <= np.float32(0.1)
@@ -106,7 +110,7 @@ def test_heads_of_a_layer_are_drawn_one_after_another(scheme: Scheme) -> None:
 @pytest.mark.parametrize("scheme", ALL)
 def test_a_kernel_is_a_matrix_of_patches_in_channels_last_memory(scheme: Scheme) -> None:
     """A unit's inputs are channels times area; orthogonal filters are orthonormal patches."""
-    kernel = draw_kernel(generator(), (8, 4, 3), scheme, 0.5)
+    kernel, _ = draw_convolution(generator(), (8, 4, 3), scheme, 0.5)
     assert kernel.shape == (8, 4, 3, 3)
     assert kernel.is_contiguous(memory_format=torch.channels_last)
     matrix = draw_weight(generator(), 4 * 9, 8, scheme, 0.5, kernel_area=9)

@@ -8,8 +8,8 @@ import pytest
 
 from suite.settings.config import (
     Count,
-    Environments,
     Decay,
+    Environments,
     Fraction,
     NotNegative,
     Positive,
