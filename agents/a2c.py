@@ -314,7 +314,7 @@ def train(config: Config, recorder: Recorder) -> Learner:
             obs = unroll.put_obs(t + 1, session.obs, session.are_new)
         batch = unroll.transitions()
         if not batch.is_empty:
-            session.learn(batch, session.learning_rate)
+            session.update(batch, session.learning_rate)
         obs = unroll.begin_again()
     session.save_policy(ACTING)
     return learner

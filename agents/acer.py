@@ -454,7 +454,7 @@ def train(config: Config, recorder: Recorder) -> Learner:
 
     def learn(batch: Transitions, memory: Tensor) -> None:
         if not batch.is_empty:
-            session.learn(batch, session.learning_rate, memory)
+            session.update(batch, session.learning_rate, memory)
 
     replay.put_first_obs(session.obs)
     session.begin(learner, player, partial(update, learner, config), state, replay.add)

@@ -539,7 +539,7 @@ def train(config: Config, recorder: Recorder) -> Learner:
         if not batch.is_empty:
             shape = (config.num_action_samples + 1, *batch.rewards.shape)
             noise = network.draw_noise(sample_stream, shape)
-            session.learn(batch, noise, session.learning_rate, memory)
+            session.update(batch, noise, session.learning_rate, memory)
 
     names = ("action noise", "replay", "replay counts", "policy samples")
     streams = [*map(session.stream, names)]

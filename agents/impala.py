@@ -480,7 +480,7 @@ def train(config: Config, recorder: Recorder) -> Learner:
             batches = learned.minibatches(config.num_minibatches)
             memories = newest.memory.chunk(config.num_minibatches)
             for batch, memory in zip(batches, memories, strict=True):
-                session.learn(batch, session.learning_rate, memory)
+                session.update(batch, session.learning_rate, memory)
     session.save_policy(ACTING)
     return learner
 

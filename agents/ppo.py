@@ -371,7 +371,7 @@ def train(config: Config, recorder: Recorder) -> Learner:
                 again = with_advantages(learner, config, batch, memory)
                 rows = again._replace(log_probs=rows.log_probs)
             for share, first in shuffled(rows, memory, config.num_minibatches, order_stream):
-                metrics = session.learn(Rows(*share), first, rate, clip)
+                metrics = session.update(Rows(*share), first, rate, clip)
                 if config.max_kl is not None and metrics["approximate_kl"] > config.max_kl:
                     return
 

@@ -367,15 +367,15 @@ def train(config: Config, recorder: Recorder) -> Learner:
         return update(learner, config, replay.batch(rows), noise, number)
 
     noise_shape = (1 + config.policy_period, config.batch_size, action_size)
-    session.updater(learn, replay, session.draws(noise_shape), learner, partial(parts_due, config))
-    session.begin(learner, store, warm_up=config.learning_starts)
+    options = {"warm_up": config.learning_starts, "phase_of": partial(parts_due, config)}
+    session.begin(learner, store, learn, replay, session.draws(noise_shape), **options)
     while session.continues(policy, learner.actor.weights_of, learner.health):
         if session.warms_up:
             actions = session.random_actions()
         else:
             actions = policy(session.obs, session.action_streams)
-        session.step(actions)
-        session.learn()
+        session.step(actions)  # due updates that draw older rows run meanwhile
+        session.finish_updates()
     session.save_policies(learner.actor.weights_of, ACTING)
     return learner
 

@@ -675,18 +675,18 @@ def train(config: Config, recorder: Recorder) -> Learner:
 
     policy = partial(act, *learner.acting, config, memory=memory)
     evaluated = partial(policy, epsilon=config.evaluation_epsilon, memory=evaluation_memory)
-    # what changes beside the learner, or needs the host, is no graph
-    launched_alone = prioritised or config.normalise_entropy or config.td_steps > 1
-    due = partial(parts_due, config)
-    session.updater(learn, replay, draws, learner, None if launched_alone else due)
-    session.begin(learner, store, warm_up=config.learning_starts, further=[memory])
+    # a CUDA graph changes the learner alone, and reads nothing back to the host
+    can_capture = not (prioritised or config.normalise_entropy or config.td_steps > 1)
+    phase_of = partial(parts_due, config) if can_capture else None
+    options = {"warm_up": config.learning_starts, "phase_of": phase_of, "further": [memory]}
+    session.begin(learner, store, learn, replay, draws, **options)
     while session.continues(evaluated, learner.weights_of, learner.health, evaluation_memory):
         if session.warms_up:
             actions = session.random_actions()
         else:
             actions = policy(session.obs, session.action_streams)
         session.step(actions)
-        session.learn()
+        session.finish_updates()
     session.save_policies(learner.weights_of, ACTING)
     return learner
 

@@ -421,14 +421,15 @@ def train(config: Config, recorder: Recorder) -> Learner:
     def learn(number: int) -> dict[str, Tensor]:
         return update(learner, config, replay.sample(replay_streams, config.batch_size), number)
 
-    session.begin(learner, replay.store, warm_up=config.learning_starts, further=replay_streams)
+    options = {"warm_up": config.learning_starts, "further": replay_streams}
+    session.begin(learner, replay.store, learn, **options)
     while session.continues(evaluated, learner.weights_of, learner.health):
         if session.warms_up:
             actions = session.random_actions()
         else:
             actions = policy(session.obs, session.action_streams)
         session.step(actions)
-        session.learn(learn)
+        session.finish_updates()
     session.save_policies(learner.weights_of, ACTING)
     return learner
 

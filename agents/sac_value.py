@@ -318,15 +318,15 @@ def train(config: Config, recorder: Recorder) -> Learner:
     def learn(number: int, rows: Tensor, noise: Tensor) -> dict[str, Tensor]:
         return update(learner, config, replay.batch(rows), noise, number)
 
-    session.updater(learn, replay, session.draws((2, config.batch_size, action_size)))
-    session.begin(learner, store, warm_up=config.warm_up_steps)
+    draws = session.draws((2, config.batch_size, action_size))
+    session.begin(learner, store, learn, replay, draws, warm_up=config.warm_up_steps)
     while session.continues(policy, learner.actor.weights_of, learner.health):
         if session.warms_up:
             actions = session.random_actions()
         else:
             actions = policy(session.obs, session.action_streams)
         session.step(actions)
-        session.learn()
+        session.finish_updates()
     session.save_policies(learner.actor.weights_of, ACTING)
     return learner
 

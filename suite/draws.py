@@ -20,7 +20,7 @@ MOST_THREADS, SEEDS_PER_THREAD = 4, 8
 thread, 1.9 by two, 1.8 by four, 2.2 by eight)."""
 
 
-class Draw(NamedTuple):
+class UpdateInputs(NamedTuple):
     """What an update of several seeds draws."""
 
     rows: Tensor
@@ -65,7 +65,7 @@ class Draws:
         self.streams = [self._rows, self._noise, *([] if priorities is None else [priorities])]
         """The generators, and the priorities, for a checkpoint."""
 
-    def __call__(self, size: int) -> Draw:
+    def __call__(self, size: int) -> UpdateInputs:
         """Return what the next update draws of replays with `size` rows."""
         number = self._noise_shape[1]
         if self.priorities is not None:
@@ -77,7 +77,7 @@ class Draws:
         list(self._map(partial(self._fill, noise), self._shares))  # waits for all of them
         noise_there = torch.from_numpy(noise).to(self._device, non_blocking=True)
         rows_there = torch.from_numpy(rows).to(self._device, non_blocking=True)
-        return Draw(rows_there, noise_there.transpose(0, 1), int(rows.max()) + self._reach)
+        return UpdateInputs(rows_there, noise_there.transpose(0, 1), int(rows.max()) + self._reach)
 
     def _fill(self, noise: np.ndarray, seeds: range) -> None:
         for i in seeds:

@@ -17,8 +17,6 @@ from suite.base.errors import UsageError
 from suite.base.hardware import fills_gpu_memory
 from suite.resume.snapshot import pack, unpack
 
-Step = Callable[..., Any]
-"""Maps tensors on the device, and numbers, to tensors on the device; changes some in place."""
 WARM_UPS = 3
 """Steps before a capture, in which libraries choose their kernels and ask for memory."""
 
@@ -30,9 +28,9 @@ class Graphs:
     other numbers of Python are frozen.
 
     Args:
-        step: `step(number, *inputs)`; inputs and results are tensors on the device, or tuples and
-            the like of them; a `float` among the inputs becomes a tensor without axes. It reads
-            nothing back to the host.
+        step: `step(number, *inputs)`, which may change tensors in place; inputs and results are
+            tensors on the device, or tuples and the like of them; a `float` among the inputs
+            becomes a tensor without axes. It reads nothing back to the host.
         phase_of: maps a step's number to its phase; steps of one phase do the same.
         state: all that the step changes, as `suite.resume.snapshot.pack` takes it; steps that warm
             up are undone in it.
@@ -40,7 +38,11 @@ class Graphs:
     """
 
     def __init__(
-        self, step: Step, phase_of: Callable[[int], Hashable], state: Any, device: torch.device
+        self,
+        step: Callable[..., Any],
+        phase_of: Callable[[int], Hashable],
+        state: Any,
+        device: torch.device,
     ) -> None:
         self._step, self._phase_of, self._state = step, phase_of, state
         self._device, self._captured = device, dict[Hashable, Captured]()
@@ -101,7 +103,9 @@ def uses_graphs(config: Any, device: torch.device) -> bool:
     return device.type == "cuda" and getattr(config, "cuda_graphs", False)
 
 
-def as_graph(step: Step, state: Any, config: Any, device: torch.device) -> Step:
+def as_graph(
+    step: Callable[..., Any], state: Any, config: Any, device: torch.device
+) -> Callable[..., Any]:
     """Return a step as a CUDA graph if the run `uses_graphs`, else as it is.
 
     The step maps inputs to results and does the same in every call; `state` is all that it changes.

@@ -41,7 +41,6 @@ class StepSession(Session):
         self.action_streams = [stream(seed, "action noise") for seed in config.seeds]
         self._means, self._reward_sums = Means(), np.zeros(len(config.seeds))
         self._streams: list[Any] = [self.action_streams]
-        self._updates: Updates | None = None
         self._warm_up, self._has_stepped = 0, False
 
     @property
@@ -61,42 +60,39 @@ class StepSession(Session):
         self._streams += draws.streams
         return draws
 
-    def updater(
-        self,
-        learn: Learn,
-        replay: Replay,
-        draws: Draws,
-        learner: Any = None,
-        phase_of: Callable[[int], Hashable] | None = None,
-    ) -> None:
-        """Have draws of replay learned from, as many as are due after each `step`.
-
-        On a GPU updates are launched as CUDA graphs, unless `phase_of` is None or the setting
-        `cuda_graphs` says no: `learner` is all that they change, and `phase_of` maps an update's
-        number to its phase; updates of one phase do the same.
-        """
-        launch, late = learn, draws.priorities is not None
-        if phase_of is not None and uses_graphs(self._config, self.device):
-            launch = Graphs(learn, phase_of, learner, self.device)
-        every_step = self._update_ratio * self._config.num_envs >= 1
-        self._updates = Updates(launch, replay, draws, self._means, late, every_step)
-
     def begin(
-        self, learner: Any, store: Store, *, warm_up: int, further: Sequence[Any] = ()
+        self,
+        learner: Any,
+        store: Store,
+        learn: Learn,
+        replay: Replay | None = None,
+        draws: Draws | None = None,
+        *,
+        warm_up: int,
+        phase_of: Callable[[int], Hashable] | None = None,
+        further: Sequence[Any] = (),
     ) -> None:
-        """If the run goes on, replay its steps into `store` and restore its state.
+        """Restore the run if it was killed: its steps are stored again, then its state is read.
 
         Args:
             learner: all that learns.
             store: stores a vector step, given its observations, its actions and its outcome.
+            learn: makes an update of what `draws` drew from `replay`, or draws by itself.
+            replay: where steps are stored.
+            draws: what `self.draws` returned; None: `learn` takes an update's number alone.
             warm_up: environment steps before the first update.
+            phase_of: maps an update's number to its phase; updates of one phase do the same, and
+                change the learner alone. On a GPU each phase is a CUDA graph then; None: none is.
             further: more random streams, and other stateful objects of the loop.
         """
         self._store, self._warm_up = store, warm_up
+        if phase_of is not None and uses_graphs(self._config, self.device):
+            learn = Graphs(learn, phase_of, learner, self.device)
+        every_step = self._update_ratio * self._config.num_envs >= 1
+        self._updates = Updates(learn, self._means, replay, draws, every_step)
         state = {"learner": learner, "streams": [*self._streams, *further]}
         state |= {"means": self._means, "reward_sums": self._reward_sums}
-        if self._updates is not None:
-            state["draws ahead"] = self._updates.ahead
+        state["draws ahead"] = self._updates.ahead
         self._journal = Journal(self._recorder, self.env, state)
         obs = self.env.reset()
         for step, actions in self._journal.past:
@@ -139,15 +135,15 @@ class StepSession(Session):
     def step(self, actions: np.ndarray) -> None:
         """Take a step in every environment and store it; record the episodes that ended.
 
-        Updates of `updater` that draw none of its rows are made meanwhile, the others by `learn`.
+        Due updates that draw none of its rows are made meanwhile, the others by `finish_updates`.
         """
         clock, obs = self._recorder.clock, self.env.obs
         clock.lap("acting")
         self.env.send(actions)
         self.env_steps += self._config.num_envs
-        if self._updates is not None:
-            self._updates.begin(self.num_updates, self._due)
-            clock.lap("learning")
+        due = updates_due(self._update_ratio, self.env_steps - self._warm_up)
+        self._updates.begin(self.num_updates, due)
+        clock.lap("learning")
         step = self.env.recv()
         self._has_stepped = True
         self._journal.record(actions)
@@ -156,26 +152,10 @@ class StepSession(Session):
         self._recorder.episodes(self.env_steps, step)
         clock.lap("environment")
 
-    def learn(self, update: Callable[[int], dict[str, Tensor]] | None = None) -> None:
-        """Make the updates that are due after a step.
-
-        Args:
-            update: makes update number i, returns diagnostics; None: the one given to `updater`.
-        """
-        if update is None:
-            assert self._updates is not None
-            self.num_updates = self._updates.finish()
-        else:
-            while self.num_updates < self._due:
-                self._means.add(update(self.num_updates))
-                self.num_updates += 1
+    def finish_updates(self) -> None:
+        """Make the due updates that waited for the step's end."""
+        self.num_updates = self._updates.finish()
         self._recorder.clock.lap("learning")
-
-    @property
-    def _due(self) -> int:
-        """Return how many updates have been due so far."""
-        steps = self.env_steps - self._warm_up
-        return updates_due(self._update_ratio, steps)
 
     def random_actions(self) -> np.ndarray:
         """Return uniform actions, drawn from each seed's stream: in [-1, 1], or numbers, or both.

@@ -112,7 +112,7 @@ class UnrollSession(Session):
         Args:
             learner: all that learns; its `optimiser` knows the weights.
             player: the policy in evaluations.
-            update: changes the learner, returns diagnostics; see `learn`.
+            update: changes the learner, returns diagnostics; `self.update` calls it.
             state: what else changes and is not in `store`, by name: random streams and the like.
             store: stores a vector step of the past: actions `[N, ...]`, None for what is kept of
                 the policy, and the outcome; None: nothing is stored.
@@ -184,7 +184,7 @@ class UnrollSession(Session):
         self._reward_sum += float(step.rewards.sum())
         self._recorder.episodes(self.env_steps, step)
 
-    def learn(self, *inputs: Any) -> dict[str, Tensor]:
+    def update(self, *inputs: Any) -> dict[str, Tensor]:
         """Make an update with these inputs, as a CUDA graph if the settings say so.
 
         Returns:

@@ -6,7 +6,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-Draw = Callable[[np.random.Generator, Sequence[int], torch.device], Tensor]
+DrawNoise = Callable[[np.random.Generator, Sequence[int], torch.device], Tensor]
 """`normal` or `gumbel`."""
 
 
@@ -23,7 +23,7 @@ def gumbel(generator: np.random.Generator, shape: Sequence[int], device: torch.d
 
 
 def stacked(
-    draw: Draw,
+    draw: DrawNoise,
     generators: Sequence[np.random.Generator],
     shape: Sequence[int],
     device: torch.device,
@@ -34,7 +34,7 @@ def stacked(
 
 
 def noise_or_none(
-    draw: Draw,
+    draw: DrawNoise,
     generators: Sequence[np.random.Generator] | None,
     shape: Sequence[int],
     device: torch.device,

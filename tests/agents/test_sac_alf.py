@@ -153,6 +153,13 @@ def test_updates_with_all_options_equal_plain_autograd(clip: float | None) -> No
     torch.testing.assert_close(means.double(), mean, atol=1e-6, rtol=1e-5)
 
 
+def wait(self: step_session.Updates, number: int, until: int) -> None:
+    """Make no update during a step."""
+    self._number, self._until = number, until
+    assert self._replay is not None
+    self._size, _ = self._replay.coming
+
+
 @pytest.mark.parametrize("capacity", [1_000, 50])
 def test_sequences_are_the_same_during_a_step_and_after_it(
     capacity: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -161,8 +168,7 @@ def test_sequences_are_the_same_during_a_step_and_after_it(
     config = replace(SHORT, task="InvertedPendulum-v4", env_steps=120, evaluation_interval=120)
     config = replace(config, td_steps=4, num_envs=2, replay_capacity=capacity, batch_size=2)
     early, _ = train(config, tmp_path / "early")
-    updates = step_session.Updates
-    monkeypatch.setattr(step_session, "Updates", lambda *given: updates(*given[:4], late=True))
+    monkeypatch.setattr(step_session.Updates, "begin", wait)
     late, _ = train(config, tmp_path / "late")
     assert same(early, late)
 
