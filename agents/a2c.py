@@ -41,7 +41,7 @@ from typing import Literal
 import numpy as np
 import torch
 from jaxtyping import Float
-from torch import Tensor, nn
+from torch import Tensor
 
 from suite.actor_critic import densities, gae
 from suite.base.randomness import stream
@@ -50,7 +50,7 @@ from suite.envs.vector_env import Spaces
 from suite.nets.moments import DeviceMoments, RewardScale, RunningMoments
 from suite.nets.networks import FrameLayers, Trunk
 from suite.nets.optimisers import FlatWeights, RMSprop
-from suite.player import Actor, Player, PolicyNetwork, rebuild
+from suite.player import ActionSampler, Player, PolicyNetwork, rebuild
 from suite.record.recorder import Recorder
 from suite.session import train_in_turn
 from suite.settings.command_line import run_main
@@ -153,7 +153,7 @@ class ActorCritic(PolicyNetwork):
     """Policy and value: one trunk with two heads, or one trunk each."""
 
     def __init__(self, config: Config, spaces: Spaces, generator: np.random.Generator) -> None:
-        super().__init__(spaces)
+        super().__init__(spaces, config.initial_log_std)
         orthogonal = config.initialisation == "orthogonal"
         trunk = partial(
             Trunk,
@@ -172,10 +172,6 @@ class ActorCritic(PolicyNetwork):
         shared = config.shared_trunk
         self.actor = trunk([policy_head, value_head] if shared else [policy_head])
         self.critic = None if shared else trunk([value_head])
-        self.log_stds: Tensor | None = None
-        if spaces.continuous:
-            initial = torch.full((spaces.num_outputs,), config.initial_log_std)
-            self.log_stds = nn.Parameter(initial)
 
     def forward(
         self, obs: Float[Tensor, "B ..."]
@@ -296,7 +292,7 @@ def train(config: Config, recorder: Recorder) -> Learner:
     session = UnrollSession(config, recorder)
     learner = make_learner(config, session.env.spaces, session.device)
     network, moments = learner.network, learner.obs_moments
-    actor, player = Actor(network, config), Player(network, moments, config)
+    sampler, player = ActionSampler(network, config), Player(network, moments, config)
     unroll = Unroll(config, session.env.spaces, session.device, moments)
     scale: RewardScale | None = None
     if config.reward_normalisation == "discounted_returns":
@@ -308,7 +304,7 @@ def train(config: Config, recorder: Recorder) -> Learner:
     while session.continues():
         noise = network.draw_noise(action_stream, unroll.shape)
         for t in range(config.unroll_length):
-            unroll.actions[t], _ = actor(obs, noise[t])
+            unroll.actions[t], _ = sampler(obs, noise[t])
             step = session.step(unroll.actions[t])
             unroll.outcomes.put(t, step if scale is None else scale.of(step))
             obs = unroll.put_obs(t + 1, session.obs, session.are_new)

@@ -54,7 +54,7 @@ from suite.envs.vector_env import Spaces
 from suite.nets.moments import RunningMoments
 from suite.nets.networks import FrameLayers, Trunk
 from suite.nets.optimisers import FlatWeights, RMSprop
-from suite.player import Actor, Player, PolicyNetwork, rebuild
+from suite.player import ActionSampler, Player, PolicyNetwork, rebuild
 from suite.record.recorder import Recorder
 from suite.session import train_in_turn
 from suite.settings.command_line import run_main
@@ -224,17 +224,10 @@ class Config(ReplayConfig):
     projection (ChainerRL)."""
     tau: Fraction = 0.01
     """Rate of the average policy, tau * policy + (1 - tau) * average (the paper: 1 - 0.99)."""
-    policy_coef: NotNegative = 1.0
-    """Weight of the policy's objective, entropy included."""
     q_coef: NotNegative = 0.5
     """Weight of half the squared error of Q (OpenAI Baselines; Eq. 6: 1)."""
     entropy_coef: NotNegative = 0.001
-    """Weight of the policy's entropy, nats, within that objective."""
-    loss_reduction: Literal["mean", "sum"] = "mean"
-    """Whether losses are averaged over an update's valid rows, or summed."""
-    convolutions: Literal["nature", "a3c"] = "nature"
-    """Layers for uint8 frames: DQN's of 2015 (three convolutions and 512 units) or of 2013 (two and
-    256)."""
+    """Weight of the policy's entropy, nats."""
     shared_trunk: bool = True
     """Whether policy and Q share all layers but their heads."""
     lstm_size: Whole = 0
@@ -260,10 +253,8 @@ class Config(ReplayConfig):
 PRESETS = read_presets("acer", Config)  # a source's settings replace the defaults
 
 
-FRAME_LAYERS = {  # DQN's of Nature 2015, and those of the A3C paper, Section 8
-    "nature": FrameLayers(((32, 8, 4), (64, 4, 2), (64, 3, 1)), width=512),
-    "a3c": FrameLayers(((16, 8, 4), (32, 4, 2)), width=256),
-}
+FRAME_LAYERS = FrameLayers(((32, 8, 4), (64, 4, 2), (64, 3, 1)), width=512)
+"""DQN's of 2015: channels, kernel size and stride of three convolutions, and 512 units."""
 
 
 class ActorCritic(PolicyNetwork):
@@ -277,7 +268,7 @@ class ActorCritic(PolicyNetwork):
             spaces.obs_shape,
             generator=generator,
             hidden_sizes=config.hidden_sizes,
-            frame_layers=FRAME_LAYERS[config.convolutions],
+            frame_layers=FRAME_LAYERS,
             gain=config.hidden_gain,
             activation=config.activation,
             lstm_size=config.lstm_size,
@@ -415,26 +406,22 @@ def update(
     average_logits = average_outputs[..., : logits.shape[-1]]
     signals = learning_signals(config, batch, logits.detach(), q_values.detach(), average_logits)
 
-    shares = batch.weights
-    weights = shares if config.loss_reduction == "mean" else batch.valid
+    weights = batch.weights
     statistics = statistics_of(logits[:-1], config.statistics)
     objective = (statistics * (signals.gradients * weights.unsqueeze(-1))).sum()
     taken_q_values = q_values[:-1].gather(-1, batch.actions.unsqueeze(-1)).squeeze(-1)
     q_loss = 0.5 * ((taken_q_values - signals.q_retrace).square() * weights).sum()  # Eq. 6
-    loss = config.q_coef * q_loss - config.policy_coef * objective
+    loss = config.q_coef * q_loss - objective
     norm = learner.optimiser.minimise(loss, learning_rate, config.max_gradient_norm)
     with torch.no_grad():
         actor = learner.network.actor.parameters()
         for slow, fast in zip(learner.average_policy.parameters(), actor, strict=True):
             slow.lerp_(fast, config.tau)
-        means = (torch.stack([*signals.diagnostics.values()]) * shares).sum((1, 2))
+        means = (torch.stack([*signals.diagnostics.values()]) * weights).sum((1, 2))
         return dict(zip(signals.diagnostics, means, strict=True)) | {"gradient_norm": norm}
 
 
-ACTING = (
-    *("convolutions", "bfloat16", "hidden_sizes", "activation", "shared_trunk"),
-    *("lstm_size", "observation_clip"),
-)
+ACTING = "bfloat16", "hidden_sizes", "activation", "shared_trunk", "lstm_size", "observation_clip"
 """Settings that rebuild a policy, beside task and protocol."""
 load = partial(rebuild, ActorCritic, Config, ACTING)
 """Rebuild a policy from the weights and description that `train` saved."""
@@ -445,12 +432,12 @@ def train(config: Config, recorder: Recorder) -> Learner:
     session = UnrollSession(config, recorder)
     learner = make_learner(config, session.env.spaces, session.device)
     network, moments = learner.network, learner.obs_moments
-    actor, player = Actor(network, config), Player(network, moments, config)
+    sampler, player = ActionSampler(network, config), Player(network, moments, config)
     sizes = session.env.spaces, config, network.num_outputs
     replay = UnrollReplay(*sizes, session.device, moments)
     names = ("action noise", "replay", "replay counts")
     streams = action_stream, replay_stream, count_stream = [*map(session.stream, names)]
-    state = {"streams": streams, "behaviour": replay.behaviour, "memory": actor.memory}
+    state = {"streams": streams, "behaviour": replay.behaviour, "memory": sampler.memory}
 
     def learn(batch: Transitions, memory: Tensor) -> None:
         if not batch.is_empty:
@@ -460,14 +447,14 @@ def train(config: Config, recorder: Recorder) -> Learner:
     session.begin(learner, player, partial(update, learner, config), state, replay.add)
     obs = replay.read_obs(session.obs, session.are_new)  # [N, *obs]
     while session.continues():
-        first_memory = actor.memory.clone()
+        first_memory = sampler.memory.clone()
         for noise in network.draw_noise(action_stream, (config.unroll_length, config.num_envs)):
-            actions, logits = actor(obs, noise)
+            actions, logits = sampler(obs, noise)
             actions, log_probs = actions.cpu().numpy(), logits.log_softmax(-1).cpu().numpy()
             step = session.step(actions)
             replay.add(actions, log_probs, step)
             obs = replay.read_obs(session.obs, session.are_new)
-            actor.remember(actions, step)
+            sampler.remember(actions, step)
         if config.online_updates:
             learn(replay.newest(), first_memory)
         for _ in range(replay.draw_num_updates(count_stream)):

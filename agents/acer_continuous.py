@@ -34,8 +34,6 @@ Deviations from the paper, and details it leaves open:
    number is Poisson, as in Algorithm 1 (Section 6: 4 on average).
 9. The environment clips actions to [-1, 1]; their density is that of the unclipped draw.
 10. Eq. 16 truncates ratios at c, as Algorithm 3 does; Section 5.1's ratios are only Retrace's.
-11. With an LSTM (the paper has none) policy, V and A share it; the average policy has its own. Both
-    start the newest unroll from the acting policy's memory, and replayed unrolls from 0.
 """
 
 import copy
@@ -58,8 +56,7 @@ from suite.nets.gaussian import Gaussian, divergence_gradients, divergences
 from suite.nets.moments import RunningMoments
 from suite.nets.networks import Trunk
 from suite.nets.optimisers import FlatWeights, RMSprop
-from suite.nets.recurrence import Core
-from suite.player import Actor, Player, PolicyNetwork, rebuild
+from suite.player import ActionSampler, Player, PolicyNetwork, rebuild
 from suite.record.recorder import Recorder
 from suite.session import train_in_turn
 from suite.settings.command_line import run_main
@@ -245,8 +242,6 @@ class Config(ReplayConfig):
     """Widths of the hidden layers of A (the paper: a small network of unstated size)."""
     activation: Literal["tanh", "relu"] = "relu"
     """Between the layers."""
-    lstm_size: Whole = 0
-    """Units of an LSTM before all layers, which policy, V and A share (ChainerRL); 0: none."""
     value_head_gain: Positive = 1.0
     """Gain of the last layers of V and A."""
     learning_rate: Rate = 3e-4
@@ -282,10 +277,8 @@ class GaussianPolicy(PolicyNetwork):
         heads = [(spaces.num_outputs, config.policy_head_gain)]
         if config.std == "state_dependent":
             heads.append((1, config.policy_head_gain))
-        size = config.lstm_size
-        self.lstm = Core(obs_size, size, generator, "orthogonal", None) if size else None
         trunk = partial(Trunk, gain=config.hidden_gain, activation=config.activation)
-        self.layers = trunk((size or obs_size,), heads, generator, hidden_sizes=config.hidden_sizes)
+        self.layers = trunk((obs_size,), heads, generator, hidden_sizes=config.hidden_sizes)
         log_stds = torch.full((spaces.num_outputs,), math.log(config.initial_std))
         if config.std == "learned":
             self.log_stds: Tensor = nn.Parameter(log_stds)
@@ -295,9 +288,9 @@ class GaussianPolicy(PolicyNetwork):
             with torch.no_grad():
                 self.layers.biases[-1][-1] = math.log(math.expm1(config.initial_std**2))
 
-    def forward(self, features: Float[Tensor, "B F"]) -> Gaussian:
+    def forward(self, obs: Float[Tensor, "B O"]) -> Gaussian:
         """Return the distributions of actions, `[B, A]`."""
-        outputs = self.layers(features)
+        outputs = self.layers(obs)
         means = outputs[:, : self.num_outputs]
         if self._config.bounded_mean:
             means = means.tanh()
@@ -305,20 +298,10 @@ class GaussianPolicy(PolicyNetwork):
         log_stds = 0.5 * F.softplus(outputs[:, -1:]).log() if dependent else self.log_stds
         return Gaussian(means, log_stds.expand_as(means))
 
-    def features(
-        self, batch: Transitions, memory: Float[Tensor, "B M"] | None
-    ) -> Float[Tensor, "T1 B F"]:
-        """Return the LSTM's outputs in an unroll that began with a memory, or its observations."""
-        if self.lstm is None:
-            return batch.obs
-        return self.lstm.unroll(batch.obs, memory, batch.actions, batch.rewards, batch.valid)
-
     def step(
         self, obs: Float[Tensor, "N O"], memory: Float[Tensor, "N M"]
     ) -> tuple[Float[Tensor, "N S"], Float[Tensor, "N M"]]:
-        """Return means and log deviations of actions, side by side, and the memory after them."""
-        if self.lstm is not None:
-            obs, memory = self.lstm.step(obs, memory)
+        """Return means and log deviations of actions, side by side; there is no memory."""
         return torch.cat(self(obs), -1), memory
 
     def act(self, outputs: Float[Tensor, "N S"], noise: Tensor | None = None) -> Tensor:
@@ -327,29 +310,27 @@ class GaussianPolicy(PolicyNetwork):
         return policy.means if noise is None else policy.draw(noise)
 
     @property
-    def actor(self) -> Trunk | Core:  # type: ignore[override]
-        """Return what has the policy's memory, as `suite.player` calls it."""
-        return self.layers if self.lstm is None else self.lstm
+    def trunk(self) -> Trunk:
+        """Return the network that acts."""
+        return self.layers
 
 
 class ActorCritic(nn.Module):
-    """Policy, V and A, a network each; they share the policy's LSTM."""
+    """Policy, V and A, a network each."""
 
     def __init__(self, config: Config, spaces: Spaces, generator: np.random.Generator) -> None:
         super().__init__()
-        size, head = config.lstm_size or spaces.obs_shape[0], [(1, config.value_head_gain)]
+        (size,), head = spaces.obs_shape, [(1, config.value_head_gain)]
         pair, widths = (size + spaces.num_outputs,), config.advantage_hidden_sizes
         trunk = partial(Trunk, gain=config.hidden_gain, activation=config.activation)
         self.policy = GaussianPolicy(config, spaces, generator)
         self.critic = trunk((size,), head, generator, hidden_sizes=config.hidden_sizes)
         self.advantage = trunk(pair, head, generator, hidden_sizes=widths)
 
-    def evaluate(
-        self, batch: Transitions, memory: Float[Tensor, "B M"] | None, noise: Tensor
-    ) -> "Evaluation":
-        """Evaluate a batch of unrolls; `noise` is that of `update`."""
+    def predict(self, batch: Transitions, noise: Tensor) -> "Predictions":
+        """Return the networks' outputs on a batch of unrolls; `noise` is that of `update`."""
         length, size = batch.rewards.shape
-        rows = self.policy.features(batch, memory).flatten(0, 1)  # [(T + 1) * B, F]
+        rows = batch.obs.flatten(0, 1)  # [(T + 1) * B, O]
         acted_on = rows[:-size]
         policy = self.policy(acted_on)
         with torch.no_grad():
@@ -359,7 +340,7 @@ class ActorCritic(nn.Module):
         advantages = self.advantage(acted_on, actions).squeeze(-1)  # [n + 2, T * B]
         q_values = duel(values[:-size], advantages[:2], advantages[2:])
         q_values = q_values.unflatten(1, (length, size))
-        return Evaluation(
+        return Predictions(
             policy.unflatten(length),
             values.unflatten(0, (-1, size)),
             draws[0].unflatten(0, (-1, size)),
@@ -368,8 +349,8 @@ class ActorCritic(nn.Module):
         )
 
 
-class Evaluation(NamedTuple):
-    """What a network says of a batch of unrolls."""
+class Predictions(NamedTuple):
+    """Network outputs on a batch of unrolls."""
 
     policy: Gaussian
     """The policy at every observation that was acted on, `[T, B, A]`."""
@@ -420,18 +401,19 @@ class Signals(NamedTuple):
 
 @torch.no_grad()
 def learning_signals(
-    config: Config, batch: Transitions, now: Evaluation, average: Gaussian
+    config: Config, batch: Transitions, predictions: Predictions, average: Gaussian
 ) -> Signals:
     """Return targets of Q and V and projected policy gradients (Eqs. 5, 11, 12, 14, 16).
 
     Args:
         config: the run's settings.
         batch: the unrolls.
-        now: what the network that learns says of them.
+        predictions: of the networks that learn.
         average: the average policy.
     """
-    policy, behaviour = now.policy, Gaussian(*batch.behaviour.chunk(2, -1))
-    taken_q_values, values, next_values = now.taken_q_values, now.values[:-1], now.values[1:]
+    policy, behaviour = predictions.policy, Gaussian(*batch.behaviour.chunk(2, -1))
+    taken_q_values = predictions.taken_q_values
+    values, next_values = predictions.values[:-1], predictions.values[1:]
     log_rhos = policy.log_probs(batch.actions) - behaviour.log_probs(batch.actions)
     num_dimensions = batch.actions.shape[-1]
     trace = partial(
@@ -447,8 +429,8 @@ def learning_signals(
         behaviour,
         batch.actions,
         targets,
-        now.corrections,
-        now.correction_q_values,
+        predictions.corrections,
+        predictions.correction_q_values,
         values,
         bound,
     )
@@ -482,7 +464,6 @@ def update(
     batch: Transitions,
     noise: Float[Tensor, "K T B A"],
     learning_rate: float | Tensor,
-    memory: Float[Tensor, "B M"] | None = None,
 ) -> dict[str, Tensor]:
     """Make one gradient step on a batch of unrolls (Algorithm 3).
 
@@ -492,21 +473,19 @@ def update(
         batch: the unrolls, new or from replay.
         noise: standard normal, for one action of the bias correction and the n of Eq. (13).
         learning_rate: step size of this update.
-        memory: the policy's memory before the unrolls; None: zeros.
 
     Returns:
         diagnostics by name, on the learner's device.
     """
     network, weights = learner.network, batch.weights
-    now = network.evaluate(batch, memory, noise)
+    found = network.predict(batch, noise)
     with torch.no_grad():
-        features = learner.average_policy.features(batch, memory)[:-1]
-        average = learner.average_policy(features.flatten(0, 1)).unflatten(len(features))
-    signals = learning_signals(config, batch, now, average)
-    statistics = now.policy.means if config.std == "fixed" else torch.cat(now.policy, -1)
+        average = learner.average_policy(batch.obs[:-1].flatten(0, 1)).unflatten(len(batch.rewards))
+    signals = learning_signals(config, batch, found, average)
+    statistics = found.policy.means if config.std == "fixed" else torch.cat(found.policy, -1)
     objective = (statistics * (signals.gradients * weights.unsqueeze(-1))).sum()
-    q_loss = 0.5 * ((now.taken_q_values - signals.q_retrace).square() * weights).sum()
-    value_loss = 0.5 * ((now.values[:-1] - signals.value_targets).square() * weights).sum()
+    q_loss = 0.5 * ((found.taken_q_values - signals.q_retrace).square() * weights).sum()
+    value_loss = 0.5 * ((found.values[:-1] - signals.value_targets).square() * weights).sum()
     loss = config.q_coef * q_loss + config.value_coef * value_loss - objective
     norm = learner.optimiser.minimise(loss, learning_rate, config.max_gradient_norm)
     with torch.no_grad():
@@ -517,7 +496,7 @@ def update(
         return dict(zip(signals.diagnostics, means, strict=True)) | {"gradient_norm": norm}
 
 
-ACTING = ("std", "bounded_mean", "hidden_sizes", "activation", "lstm_size", "observation_clip")
+ACTING = ("std", "bounded_mean", "hidden_sizes", "activation", "observation_clip")
 """Settings that rebuild a policy, beside the task."""
 load = partial(rebuild, GaussianPolicy, Config, ACTING)
 """Rebuild a policy from the weights and description that `train` saved."""
@@ -528,40 +507,37 @@ def train(config: Config, recorder: Recorder) -> Learner:
     session = UnrollSession(config, recorder)
     learner = make_learner(config, session.env.spaces, session.device)
     network, moments = learner.network.policy, learner.obs_moments
-    actor, player = Actor(network, config), Player(network, moments, config)
+    sampler, player = ActionSampler(network, config), Player(network, moments, config)
     sizes = session.env.spaces, config, 2 * network.num_outputs
     replay = UnrollReplay(*sizes, session.device, moments)
 
     def store(actions: np.ndarray, behaviour: np.ndarray | None, step: Step) -> None:
         replay.add(actions, behaviour, step._replace(rewards=step.rewards * config.reward_scale))
 
-    def learn(batch: Transitions, memory: Tensor) -> None:
+    def learn(batch: Transitions) -> None:
         if not batch.is_empty:
             shape = (config.num_action_samples + 1, *batch.rewards.shape)
             noise = network.draw_noise(sample_stream, shape)
-            session.update(batch, noise, session.learning_rate, memory)
+            session.update(batch, noise, session.learning_rate)
 
     names = ("action noise", "replay", "replay counts", "policy samples")
     streams = [*map(session.stream, names)]
     action_stream, replay_stream, count_stream, sample_stream = streams
-    state = {"streams": streams, "behaviour": replay.behaviour, "memory": actor.memory}
+    state = {"streams": streams, "behaviour": replay.behaviour}
     replay.put_first_obs(session.obs)
     session.begin(learner, player, partial(update, learner, config), state, store)
     obs = replay.read_obs(session.obs, session.are_new)  # [N, O]
     while session.continues():
-        first_memory = actor.memory.clone()
         for noise in network.draw_noise(action_stream, (config.unroll_length, config.num_envs)):
-            actions, outputs = actor(obs, noise)
+            actions, outputs = sampler(obs, noise)
             actions, behaviour = actions.cpu().numpy(), outputs.cpu().numpy()
             step = session.step(actions)
             store(actions, behaviour, step)
             obs = replay.read_obs(session.obs, session.are_new)
-            actor.remember(actions, step)
         if config.online_updates:
-            learn(replay.newest(), first_memory)
+            learn(replay.newest())
         for _ in range(replay.draw_num_updates(count_stream)):
-            batch = replay.sample_any(replay_stream, config.batch_unrolls)
-            learn(batch, network.actor.begin(config.batch_unrolls))
+            learn(replay.sample_any(replay_stream, config.batch_unrolls))
     session.save_policy(ACTING)
     return learner
 

@@ -47,7 +47,7 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 import torch
 from jaxtyping import Float
-from torch import Tensor, nn
+from torch import Tensor
 
 from suite.actor_critic import categorical, densities
 from suite.base.errors import check_shape, require
@@ -285,8 +285,6 @@ class Config(RMSpropConfig):
     frames of 84 x 84 and of 42 x 42."""
     lstm_size: Whole = 0
     """Units of an LSTM before the heads (the authors' code: 256); 0: none, as in Appendix G."""
-    lstm_inputs: Literal["features", "action_and_reward"] = "action_and_reward"
-    """Its inputs: the last hidden layer alone, or also the last action and clipped reward."""
     frame_divisor: Positive = 255.0
     """Divisor of frames before the first layer; 1 leaves them in 0 to 255."""
     initialisation: Literal["truncated_normal", "orthogonal", "cleanba", "glorot_uniform"] = (
@@ -331,7 +329,7 @@ class ActorCritic(PolicyNetwork):
     """Policy and value: one trunk with two heads."""
 
     def __init__(self, config: Config, spaces: Spaces, generator: np.random.Generator) -> None:
-        super().__init__(spaces)
+        super().__init__(spaces, config.initial_log_std)
         heads = [(spaces.num_outputs, config.policy_head_gain), (1, config.value_head_gain)]
         scheme = config.initialisation
         self.actor = Trunk(
@@ -345,13 +343,9 @@ class ActorCritic(PolicyNetwork):
             gain=config.hidden_gain,
             activation=config.activation,
             lstm_size=config.lstm_size,
-            lstm_actions_of=spaces if config.lstm_inputs == "action_and_reward" else None,
+            lstm_actions_of=spaces,
             bfloat16=config.bfloat16,
         )
-        self.log_stds: Tensor | None = None
-        if spaces.continuous:
-            initial = torch.full((spaces.num_outputs,), config.initial_log_std)
-            self.log_stds = nn.Parameter(initial)
 
     def unroll(
         self, batch: Transitions, memory: Float[Tensor, "N M"] | None
@@ -449,7 +443,7 @@ def transitions(experience: Experience, config: Config) -> Transitions:
 
 ACTING = (
     *("convolutions", "frame_divisor", "bfloat16", "hidden_sizes", "activation"),
-    *("lstm_size", "lstm_inputs", "observation_clip"),
+    *("lstm_size", "observation_clip"),
 )
 """Settings that rebuild a policy, beside task and protocol."""
 load = partial(rebuild, ActorCritic, Config, ACTING)

@@ -46,7 +46,7 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 import torch
 from jaxtyping import Float
-from torch import Tensor, nn
+from torch import Tensor
 
 from suite.actor_critic import densities, gae
 from suite.base.errors import UsageError, require
@@ -56,7 +56,7 @@ from suite.envs.vector_env import Spaces
 from suite.nets.moments import DeviceMoments, RewardScale, RunningMoments
 from suite.nets.networks import FrameLayers, Trunk
 from suite.nets.optimisers import Adam, FlatWeights
-from suite.player import Actor, Player, PolicyNetwork, rebuild
+from suite.player import ActionSampler, Player, PolicyNetwork, rebuild
 from suite.record.recorder import Recorder
 from suite.session import train_in_turn
 from suite.settings.command_line import run_main
@@ -198,7 +198,7 @@ class ActorCritic(PolicyNetwork):
     """Policy and value: one trunk with two heads, or one trunk each."""
 
     def __init__(self, config: Config, spaces: Spaces, generator: np.random.Generator) -> None:
-        super().__init__(spaces)
+        super().__init__(spaces, config.initial_log_std)
         trunk = partial(
             Trunk,
             spaces.obs_shape,
@@ -215,10 +215,6 @@ class ActorCritic(PolicyNetwork):
         shared = config.shared_trunk
         self.actor = trunk([policy_head, value_head] if shared else [policy_head])
         self.critic = None if shared else trunk([value_head])
-        self.log_stds: Tensor | None = None
-        if spaces.continuous:
-            initial = torch.full((spaces.num_outputs,), config.initial_log_std)
-            self.log_stds = nn.Parameter(initial)
 
     def unroll(
         self, obs: Float[Tensor, "R N ..."], memory: Float[Tensor, "N M"], past: Sequence[Tensor]
@@ -348,13 +344,18 @@ def train(config: Config, recorder: Recorder) -> Learner:
     session = UnrollSession(config, recorder)
     learner = make_learner(config, session.env.spaces, session.device)
     network, moments = learner.network, learner.obs_moments
-    actor, player = Actor(network, config), Player(network, moments, config)
+    sampler, player = ActionSampler(network, config), Player(network, moments, config)
     unroll = Unroll(config, session.env.spaces, session.device, moments)
     scale: RewardScale | None = None
     if config.reward_normalisation == "discounted_returns":
         scale = RewardScale(config.num_envs, config.gamma, config.reward_clip)
     action_stream, order_stream = session.stream("action noise"), session.stream("minibatches")
-    state = {"stream": action_stream, "order": order_stream, "scale": scale, "memory": actor.memory}
+    state = {
+        "stream": action_stream,
+        "order": order_stream,
+        "scale": scale,
+        "memory": sampler.memory,
+    }
     session.begin(learner, player, partial(update, learner, config), state)
     obs = unroll.put_obs(0, session.obs, session.are_new)  # [N, *obs]
 
@@ -376,11 +377,11 @@ def train(config: Config, recorder: Recorder) -> Learner:
                     return
 
     while session.continues():
-        noise, memory = network.draw_noise(action_stream, unroll.shape), actor.memory.clone()
+        noise, memory = network.draw_noise(action_stream, unroll.shape), sampler.memory.clone()
         for t in range(config.unroll_length):
-            unroll.actions[t], _ = actor(obs, noise[t])
+            unroll.actions[t], _ = sampler(obs, noise[t])
             step = session.step(unroll.actions[t])
-            actor.remember(unroll.actions[t], step)
+            sampler.remember(unroll.actions[t], step)
             unroll.outcomes.put(t, step if scale is None else scale.of(step))
             obs = unroll.put_obs(t + 1, session.obs, session.are_new)
         learn(memory)

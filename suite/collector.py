@@ -21,7 +21,7 @@ from torch import Tensor
 from suite.envs.vector_env import Step
 from suite.nets.moments import RunningMoments
 from suite.nets.optimisers import FlatWeights
-from suite.player import Actor, PolicyNetwork
+from suite.player import ActionSampler, PolicyNetwork
 from suite.record.clock import Stopwatch
 from suite.unroll_session import UnrollSession
 from suite.unrolls import Unroll
@@ -73,13 +73,13 @@ class Collector:
         self._env, self._learner, self._thread = session.env, learner, thread
         self._lag = lag = config.policy_lag
         self.network = network.requires_grad_(False)
-        self.actor, self._weights = Actor(network, config), FlatWeights(network)
+        self.sampler, self._weights = ActionSampler(network, config), FlatWeights(network)
         self._obs_moments = copy.deepcopy(learner.obs_moments)
         options = {"frame_factor": 1 / config.frame_divisor, "keeps_outputs": True}
         place = session.env.spaces, session.device, self._obs_moments
         room = partial(Unroll, config, *place, **options)
-        number = 2 if lag else 1  # one is filled while the other is learned from
-        self._buffers = deque(Experience(room(), self.actor.memory.clone()) for _ in range(number))
+        rooms = [room() for _ in range(2 if lag else 1)]  # one is filled, one is learned from
+        self._buffers = deque(Experience(each, self.sampler.memory.clone()) for each in rooms)
         on_gpu = session.device.type == "cuda"
         self._queue = torch.cuda.Stream(session.device) if on_gpu else None
         """Its own work for a GPU, so that acting does not wait for learning."""
@@ -88,7 +88,7 @@ class Collector:
         self._stream = session.stream("action noise")
         self._collection: Future[None] | None = None
         self._finished_at = time.perf_counter()
-        self.state = {"stream": self._stream, "memory": self.actor.memory}
+        self.state = {"stream": self._stream, "memory": self.sampler.memory}
         """All that a checkpoint holds of it, beside the environments."""
         self.state |= {"weights": self._past_weights}
 
@@ -137,17 +137,17 @@ class Collector:
         with nullcontext() if self._queue is None else torch.cuda.stream(self._queue):
             noise = self.network.draw_noise(self._stream, unroll.shape)
             obs = unroll.obs[0].copy_(self._obs)
-            experience.memory.copy_(self.actor.memory)
+            experience.memory.copy_(self.sampler.memory)
             clock.start()
             for t in range(len(noise)):
-                actions, outputs = self.actor(obs, noise[t])
+                actions, outputs = self.sampler(obs, noise[t])
                 env.send(actions.cpu().numpy()[None])
                 clock.lap("acting")
                 unroll.behaviour[t], unroll.actions[t] = outputs, actions  # beside the simulator
                 step = env.recv()
                 unroll.outcomes.put(t, step)
                 obs = unroll.put_obs(t + 1, step.obs[0], ~step.ends[0])
-                self.actor.remember(actions, step)
+                self.sampler.remember(actions, step)
                 experience.steps.append(step._replace(obs=NO_OBS, next_obs=NO_OBS))
                 clock.lap("environment")
             if self._queue is not None:

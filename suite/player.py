@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import torch
 from jaxtyping import Float
-from torch import Tensor
+from torch import Tensor, nn
 
 from suite.base.noise import gumbel, normal
 from suite.envs.vector_env import Spaces, Step
@@ -29,17 +29,25 @@ class PolicyNetwork(Network):
 
     actor: Trunk
     log_stds: Any
-    """Logarithms of continuous actions' deviations, `[A]`; None: actions are discrete."""
+    """Logarithms of continuous actions' standard deviations, `[A]`; None: actions are discrete."""
 
-    def __init__(self, spaces: Spaces) -> None:
+    def __init__(self, spaces: Spaces, initial_log_std: float | None = None) -> None:
         super().__init__()
         self.num_outputs, self._continuous = spaces.num_outputs, spaces.continuous
+        if initial_log_std is not None:
+            initial = torch.full((spaces.num_outputs,), initial_log_std)
+            self.log_stds = nn.Parameter(initial) if spaces.continuous else None
+
+    @property
+    def trunk(self) -> Trunk:
+        """Return the network that acts, which has the policy's memory."""
+        return self.actor
 
     def step(
         self, obs: Float[Tensor, "N ..."], memory: Float[Tensor, "N M"]
     ) -> tuple[Any, Float[Tensor, "N M"]]:
         """Return the policy's outputs on observations, and the memory after them."""
-        outputs, memory = self.actor.step(obs, memory)
+        outputs, memory = self.trunk.step(obs, memory)
         return outputs[:, : self.num_outputs], memory
 
     def act(self, outputs: Any, noise: Tensor | None = None) -> Tensor:
@@ -51,7 +59,7 @@ class PolicyNetwork(Network):
     def draw_noise(self, generator: np.random.Generator, shape: Sequence[int]) -> Tensor:
         """Return noise for drawing actions, `[*shape, A]`, on the network's device."""
         draw = normal if self._continuous else gumbel
-        return draw(generator, (*shape, self.num_outputs), self.actor.device)
+        return draw(generator, (*shape, self.num_outputs), self.trunk.device)
 
 
 @torch.no_grad()
@@ -63,14 +71,14 @@ def step_and_draw(
     return network.act(outputs, noise), outputs, memory
 
 
-class Actor:
+class ActionSampler:
     """Draws the actions of training, and remembers what the policy needs of its episodes."""
 
     def __init__(self, network: PolicyNetwork, config: Any) -> None:
-        self._trunk = network.actor
-        self.memory = self._after = network.actor.begin(config.num_envs)
+        self._trunk = trunk = network.trunk
+        self.memory = self._after = trunk.initial_memory(config.num_envs)
         """The policy's memory before the next step, `[N, M]`."""
-        self._choose = as_graph(partial(step_and_draw, network), (), config, network.actor.device)
+        self._choose = as_graph(partial(step_and_draw, network), (), config, trunk.device)
 
     def __call__(self, obs: Float[Tensor, "N ..."], noise: Tensor) -> tuple[Tensor, Any]:
         """Return actions drawn with noise of `draw_noise`, and the policy's outputs."""
@@ -109,7 +117,7 @@ class Player:
         network, noise = self._network, None
         if generator is not None:
             noise = network.draw_noise(generator, obs.shape[:1])
-        inputs = prepare(obs, network.actor.device, self._frame_factor)
+        inputs = prepare(obs, network.trunk.device, self._frame_factor)
         actions = self.memory.act(inputs, partial(network.act, noise=noise))
         return (actions.clamp(-1, 1) if actions.is_floating_point() else actions).cpu().numpy()
 

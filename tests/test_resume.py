@@ -31,7 +31,7 @@ from tests.runs import Killed, flags, repeatable, run_json, tree
 
 pytestmark = pytest.mark.usefixtures("unchecked")
 FRAMES: dict[str, Any] = {
-    **{"task": "Breakout-v5", "convolutions": "a3c", "env_steps": 48, "num_envs": 2},
+    **{"task": "Breakout-v5", "env_steps": 48, "num_envs": 2},
     **{"log_interval": 16, "evaluation_rule": "training"},
 }
 REPLAY: dict[str, Any] = {"unroll_length": 8, "replay_start": 24, "replay_capacity": 48}

@@ -131,11 +131,11 @@ class Trunk(nn.Module):
             hidden = torch.addmm(bias, self._activation(hidden), weight)
         return hidden if actions is None else hidden.unflatten(0, actions.shape[:2])
 
-    def begin(self, number: int) -> Float[Tensor, "N M"]:
+    def initial_memory(self, number: int) -> Float[Tensor, "N M"]:
         """Return the memory with which a number of episodes begins."""
         if self.core is None:
             return torch.zeros(number, 0, device=self.device)
-        return self.core.begin(number)
+        return self.core.initial_memory(number)
 
     def step(
         self, obs: Float[Tensor, "N ..."], memory: Float[Tensor, "N M"]

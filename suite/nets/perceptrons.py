@@ -132,7 +132,7 @@ class RecurrentPerceptron(Perceptron):
         """Refuse inputs without a memory."""
         raise ValueError("a recurrent network needs its memory: call step")
 
-    def begin(self, number: int) -> Float[Tensor, "B M"]:
+    def initial_memory(self, number: int) -> Float[Tensor, "B M"]:
         """Return the memory with which a number of episodes begins."""
         return self.lstm.weight.new_zeros(number, 2 * len(self.lstm.recurrent_weight))
 
@@ -188,10 +188,12 @@ class Stack(nn.Module):
         outputs = [network(inputs[i // per_seed]) for i, network in enumerate(self.networks)]
         return torch.stack(outputs).unflatten(0, self.shape)
 
-    def begin(self, number: int) -> Float[Tensor, "S K B M"]:
+    def initial_memory(self, number: int) -> Float[Tensor, "S K B M"]:
         """Return the memories with which a number of each seed's episodes begins."""
         members: list[Any] = [*self.networks]
-        return torch.stack([each.begin(number) for each in members]).unflatten(0, self.shape)
+        return torch.stack([each.initial_memory(number) for each in members]).unflatten(
+            0, self.shape
+        )
 
     def step(
         self, inputs: Float[Tensor, "S B I"], memories: Float[Tensor, "S K B M"]
@@ -214,7 +216,7 @@ class Stack(nn.Module):
         if not self.is_recurrent:
             return self(inputs)
         steps, outputs = inputs.unflatten(1, (num_steps, -1)).unbind(1), []
-        memories = self.begin(steps[0].shape[1])
+        memories = self.initial_memory(steps[0].shape[1])
         for each in steps:
             output, memories = self.step(each, memories.detach() if cut else memories)
             outputs.append(output)

@@ -7,7 +7,7 @@ feed-forward network is empty, `[N, 0]`.
 
 | holder               | in                             | becomes 0                             |
 |----------------------|--------------------------------|---------------------------------------|
-| `suite.player.Actor` | training                       | as it remembers an ignored action     |
+| `ActionSampler`      | training                       | as it remembers an ignored action     |
 | `Memory`             | evaluation, a file's policy    | before the action after a noted start |
 | `StackMemory`        | training and evaluation of SAC | as a start is noted                   |
 | `Core.unroll`        | learning                       | in the step after an ignored action   |
@@ -96,7 +96,7 @@ class Core(nn.Module):
         """Return the network's device."""
         return self.lstm.weight.device
 
-    def begin(self, number: int) -> Float[Tensor, "N M"]:
+    def initial_memory(self, number: int) -> Float[Tensor, "N M"]:
         """Return the memory with which a number of episodes begins."""
         return self.lstm.weight.new_zeros(number, self.memory_size)
 
@@ -138,7 +138,7 @@ class Core(nn.Module):
         action.
         """
         if memory is None:
-            memory = self.begin(features.shape[1])
+            memory = self.initial_memory(features.shape[1])
         hidden, cell, first = memory.split(self._parts, -1)
         past = slice(0, len(features) - 1)
         valid = valid[past]
@@ -163,8 +163,7 @@ _NOTHING = np.zeros(1, dtype=np.float32), np.zeros(1, dtype=bool)
 class Memory:
     """A policy's memory while it plays; empty if feed-forward.
 
-    A network's `step` maps observations and a memory to outputs and the memory after it; its
-    `actor` is its trunk, or the core that stands before all layers.
+    A network's `step` maps observations and a memory to outputs and the memory after it.
     """
 
     def __init__(self, network: Any) -> None:
@@ -178,9 +177,9 @@ class Memory:
 
     def act(self, obs: Float[Tensor, "N ..."], choose: Callable[[Tensor], Tensor]) -> Tensor:
         """Return the actions that `choose` makes of the network's outputs, and remember them."""
-        rows, trunk = self._rows, self._network.actor
+        rows, trunk = self._rows, self._network.trunk
         if rows is None or not rows.shape[1]:
-            rows = trunk.begin(len(obs))
+            rows = trunk.initial_memory(len(obs))
         else:
             refuse_another_number(len(obs), len(rows))
             rewards, starts = (np.broadcast_to(each, len(obs)) for each in self._noted)
@@ -235,7 +234,7 @@ class StackMemory:
             return stack(inputs)
         number, memories = inputs.shape[1], self._memories.get(name)
         if memories is None:
-            memories = stack.begin(number)
+            memories = stack.initial_memory(number)
         refuse_another_number(number, memories.shape[2])
         outputs, self._memories[name] = stack.step(inputs, memories)
         return outputs

@@ -10,6 +10,8 @@ REMOVED: Mapping[str, Sequence[Any]] = {
     "separate_optimisers": (False,),
     **{"count_warm_up": (True,), "compensate_policy_period": (True,), "entropy_in_target": (True,)},
     **{"max_log_alpha": (None,), "action_gradient_clip": (None,), "policy_period": (1,)},
+    **{"target_period": (1,), "policy_coef": (1.0,), "loss_reduction": ("mean",)},
+    **{"convolutions": ("nature",), "lstm_size": (0,), "lstm_inputs": ("action_and_reward",)},
 }
 """Settings of older records that are gone, and the values with which a run is as it is today."""
 
@@ -34,7 +36,6 @@ WITHOUT_EFFECT = ("env_threads",)
 """Settings that no result depends on: a run may go on with other values of them."""
 YOUNGER: Mapping[str, Mapping[str, Any]] = {
     "a2c": {"bfloat16": False},
-    "acer_continuous": {"lstm_size": 0},
     "sac": {"separate_heads": True},
 }
 """Settings that an agent got after its first records, and the values that those ran with.

@@ -20,7 +20,6 @@ from tests.agents.trainings import (
     Exact,
     check_update,
     doubled,
-    module_of,
     outputs_of,
     random_transitions,
     tiny,
@@ -81,8 +80,7 @@ def slow_update(
     logits, q_values, average_logits = slow_outputs(network, average, batch, memory)
     num_actions = logits.shape[-1]
     values = (logits.softmax(-1) * q_values).sum(-1).detach()
-    num_rows = batch.valid.sum() if config.loss_reduction == "mean" else 1.0
-    loss, rows = torch.zeros((), dtype=torch.float64), []
+    num_rows, loss, rows = batch.valid.sum(), torch.zeros((), dtype=torch.float64), []
 
     def ratios(t: int, i: int) -> Tensor:  # pi(a|x) / mu(a|x)
         return logits[t, i].softmax(-1).detach() / batch.behaviour[t, i].exp()
@@ -138,7 +136,7 @@ def slow_update(
                     "projected_gradient_norm": projected_norm,
                 }
             )
-            loss = loss - config.policy_coef * (z @ out) / num_rows
+            loss = loss - (z @ out) / num_rows
             loss = loss + config.q_coef * 0.5 * error**2 / num_rows
     gradients = torch.autograd.grad(loss, list(network.parameters()))
     return torch.cat([gradient.flatten() for gradient in gradients]), rows
@@ -154,7 +152,7 @@ UPDATES: list[dict[str, Any]] = [
     {"trust_region_delta": None, "clip_rho_threshold": None},
     {"trust_region_delta": None, "statistics": "logits", "shared_trunk": False},
     {"advantage_target": "q_opc"},
-    {"loss_reduction": "sum", "policy_coef": 0.3, "q_coef": 2.0},
+    {"q_coef": 2.0},
     {"shared_trunk": False, "time_limit_is_terminal": True},
     {"max_gradient_norm": 0.01},
     {"max_gradient_norm": None},
@@ -181,40 +179,26 @@ def test_an_update_is_what_the_equations_say(settings: dict[str, Any], carried: 
     check_update(learner, network.actor, config, *expected, partial(acer.update, *given))
 
 
-def log_probs_of(network: Any, batch: Any, memory: Any) -> Tensor:
-    return network.unroll(batch, memory)[0][:-1].log_softmax(-1)
-
-
-def statistics_of(network: Any, batch: Any, memory: Any) -> Tensor:
-    rows = network.policy.features(batch, memory)[:-1]
-    return torch.cat(network.policy(rows.flatten(0, 1)), -1).unflatten(0, rows.shape[:2])
-
-
-@pytest.mark.parametrize(
-    ("agent", "draw", "outputs_of"),
-    [("acer", "sample", log_probs_of), ("acer_continuous", "sample_any", statistics_of)],
-)
 def test_a_recurrent_policy_goes_on_where_it_was(
-    agent: str, draw: str, outputs_of: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A newest unroll begins with the actor's state, so it is on policy; a replayed one with 0."""
-    module = module_of(agent)
-    update, drawn = module.update, watch(module.UnrollReplay, monkeypatch, draw)
+    """A newest unroll begins with the sampler's memory, so on policy; a replayed one with 0."""
+    update, drawn = acer.update, watch(acer.UnrollReplay, monkeypatch, "sample")
     gaps: dict[bool, list[float]] = {False: [], True: []}
 
-    def checked(learner: Any, config: Any, batch: Any, *others: Any) -> Tensor:
+    def checked(learner: Any, config: Any, batch: Any, *others: Any) -> Any:
         *_, memory = others
         with torch.no_grad():
-            outputs = outputs_of(learner.network, batch, memory)
+            outputs = learner.network.unroll(batch, memory)[0][:-1].log_softmax(-1)
         gap = (outputs - batch.behaviour).abs().amax(-1)[batch.valid > 0]
         is_drawn = any(batch is each[-1] for each in drawn)
         assert not (is_drawn and memory.any())
         gaps[is_drawn].append(gap.max().item())
         return update(learner, config, batch, *others)
 
-    monkeypatch.setattr(module, "update", checked)
-    changes = {"online_updates": True} | ({"std": "learned"} if agent != "acer" else {})
-    train(tiny(agent, lstm_size=6, policy_head_gain=1.0, learning_rate=0.01, **changes), tmp_path)
+    monkeypatch.setattr(acer, "update", checked)
+    changes = {"online_updates": True, "policy_head_gain": 1.0, "learning_rate": 0.01}
+    train(tiny("acer", lstm_size=6, **changes), tmp_path)
     assert len(gaps[False]) >= 10
     assert max(gaps[False]) < 1e-5
     assert min(gaps[True]) > 1e-4

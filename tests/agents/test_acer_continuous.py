@@ -30,7 +30,6 @@ from tests.agents.trainings import (
 )
 from tests.perceptrons import draw
 from tests.scripted import ScriptedEnv
-from tests.slow_lstm import slow_lstm
 
 TINY = tiny("acer_continuous")
 CONTROL = Spaces.vectors(4, 3)
@@ -76,27 +75,20 @@ def statistics(config: Any, policy: Any, obs: Tensor) -> Tensor:
     return torch.cat([means, log_stds])
 
 
-def slow_features(policy: Any, batch: Any, memory: Tensor) -> Tensor:
-    """What the networks read of every step: observations, or the LSTM's outputs on them."""
-    if not memory.shape[1]:
-        return batch.obs
-    return slow_lstm(policy.lstm.lstm, batch.obs, None, memory, batch)
-
-
 def slow_update(
-    config: Any, network: Any, average: Any, batch: Any, noise: Tensor, memory: Tensor
+    config: Any, network: Any, average: Any, batch: Any, noise: Tensor
 ) -> tuple[Tensor, list[dict[str, Tensor]]]:
     """Gradient and rows' diagnostics, row by row from the paper's equations, by autograd."""
     steps, size = batch.rewards.shape
-    seen, slow_seen = (slow_features(each, batch, memory) for each in (network.policy, average))
-    num_rows, loss, rows = batch.valid.sum(), torch.zeros((), dtype=torch.float64), []
+    obs, rows = batch.obs, list[dict[str, Tensor]]()
+    num_rows, loss = batch.valid.sum(), torch.zeros((), dtype=torch.float64)
 
     def normal(phi: Tensor) -> Independent:
         return Independent(Normal(phi[:3], phi[3:].exp()), 1)
 
     @cache
     def policy(t: int, i: int) -> Independent:
-        return normal(statistics(config, network.policy, seen[t, i]).detach())
+        return normal(statistics(config, network.policy, obs[t, i]).detach())
 
     def ratio(t: int, i: int, action: Tensor) -> float:  # pi(a|x) / mu(a|x)
         behaviour = normal(batch.behaviour[t, i])
@@ -104,11 +96,11 @@ def slow_update(
 
     @cache
     def value(t: int, i: int) -> Tensor:
-        return plain_layers(network.critic, seen[t, i])[0]
+        return plain_layers(network.critic, obs[t, i])[0]
 
     def q_value(t: int, i: int, action: Tensor) -> Tensor:  # Eq. (13)
         def advantage(a: Tensor) -> Tensor:
-            return plain_layers(network.advantage, torch.cat([seen[t, i], a]))[0]
+            return plain_layers(network.advantage, torch.cat([obs[t, i], a]))[0]
 
         pi = policy(t, i).base_dist
         draws = [pi.loc + pi.scale * noise[k, t, i] for k in range(1, len(noise))]
@@ -129,7 +121,7 @@ def slow_update(
             if not batch.valid[t, i]:
                 continue
             a, v, pi = batch.actions[t, i], value(t, i), policy(t, i).base_dist
-            out = statistics(config, network.policy, seen[t, i])
+            out = statistics(config, network.policy, obs[t, i])
             phi = out.detach().requires_grad_()
             c = config.clip_rho_threshold or math.inf
             advantage = target(t, i, config.advantage_target == "q_retrace") - v.detach()
@@ -139,7 +131,7 @@ def slow_update(
             better = (q_value(t, i, b) - v).detach()
             objective = objective + share * better * normal(phi).log_prob(b)
             (g,) = torch.autograd.grad(objective, phi)
-            slow = normal(statistics(config, average, slow_seen[t, i]))
+            slow = normal(statistics(config, average, obs[t, i]))
             divergence = kl_divergence(slow, normal(phi))
             (k,) = torch.autograd.grad(divergence, phi)
             if config.std == "fixed":
@@ -179,28 +171,19 @@ UPDATES: list[dict[str, Any]] = [
     {"advantage_target": "q_retrace", "num_action_samples": 1},
     {"q_coef": 0.3, "value_coef": 2.0, "max_gradient_norm": 0.01},
     {"time_limit_is_terminal": True},
-    {"lstm_size": 5},
 ]
-FROM_REPLAY: dict[str, Any] = {"lstm_size": 5, "std": "learned", "advantage_target": "q_retrace"}
-"""Of an unroll whose memory was not kept: it begins with 0."""
 
 
-@pytest.mark.parametrize(
-    ("settings", "carried"),
-    [*((each, True) for each in UPDATES), (FROM_REPLAY, False)],
-    ids=str,
-)
-def test_an_update_is_what_the_equations_say(settings: dict[str, Any], carried: bool) -> None:
+@pytest.mark.parametrize("settings", UPDATES, ids=str)
+def test_an_update_is_what_the_equations_say(settings: dict[str, Any]) -> None:
     """Gradient, diagnostics and the average policy, in float64, with ends inside the unroll."""
     config = replace(TINY, **(ACER_UPDATE | settings))
     batch = doubled(random_batch(config, 4))
     noise = draw(3, config.num_action_samples + 1, *batch.actions.shape).double()
     learner = make_exact(config)
-    memory = draw(6, config.num_envs, 2 * config.lstm_size).double() * carried
     policies = learner.network, learner.average_policy
-    expected = slow_update(config, *policies, batch, noise, memory)
-    given = learner, config, batch, noise, 0.1, memory if carried else None
-    update = partial(acer.update, *given)
+    expected = slow_update(config, *policies, batch, noise)
+    update = partial(acer.update, learner, config, batch, noise, 0.1)
     check_update(learner, learner.network.policy, config, *expected, update)
 
 

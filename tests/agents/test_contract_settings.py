@@ -46,10 +46,10 @@ OTHER: dict[str, Any] = {
     **{"rmsprop_epsilon": 0.1, "policy_lag": 2, "drop_last_row": True},
     **{"clip_rho_threshold": 0.9, "clip_c_threshold": 0.9, "clip_pg_rho_threshold": 0.9},
     **{"trace_lambda": 0.5, "loss_reduction": "mean", "optimiser": "adam"},
-    **{"lstm_inputs": "features", "replay_ratio": 1.0, "replay_count": "fixed", "replay_start": 40},
+    **{"replay_ratio": 1.0, "replay_count": "fixed", "replay_start": 40},
     **{"trust_region_delta": None, "q_coef": 0.1, "online_updates": False},
     **{"advantage_target": "q_opc", "statistics": "logits", "entropy_in_trust_region": False},
-    **{"policy_coef": 0.5, "q_head_gain": 0.5, "batch_unrolls": 4, "num_action_samples": 2},
+    **{"q_head_gain": 0.5, "batch_unrolls": 4, "num_action_samples": 2},
     **{"std": "fixed", "initial_std": 0.5, "bounded_mean": True, "advantage_hidden_sizes": (8,)},
 }
 """Another value of every setting."""
@@ -59,7 +59,6 @@ OTHER_OF: dict[tuple[str, str], Any] = {
     ("impala", "learning_rate"): 0.0003,
     ("acer_continuous", "activation"): "tanh",
     ("acer", "shared_trunk"): False,
-    ("acer", "loss_reduction"): "sum",
     ("acer_continuous", "online_updates"): True,
     ("acer_continuous", "advantage_target"): "q_retrace",
 }
@@ -91,7 +90,6 @@ NEEDED: dict[str, dict[str, Any]] = {
     "decay_clip": {"learning_rate_decay_steps": 200},
     "observation_clip": {"normalise_observations": True},
     "reward_clip": {"reward_normalisation": "discounted_returns"},
-    "lstm_inputs": {"lstm_size": 5},
     "td_lambda": {"td_steps": 3},
     "time_limit_is_terminal": {"env_steps": 220, "num_envs": 1, "unroll_length": 20},
 }

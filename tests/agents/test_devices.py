@@ -35,7 +35,7 @@ RUNS = {
         "frames, replay twice over, two trunks, evaluated",
     ),
     "acer_continuous": (
-        *("classic, normalised, cut", "classic, learned deviation", "mujoco-small, recurrent, cut"),
+        *("classic, normalised, cut", "classic, learned deviation", "mujoco-small, online, cut"),
     ),
     "impala": (
         *("classic, far behind, adam, cut", "memory, two seeds, cut"),

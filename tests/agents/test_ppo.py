@@ -36,7 +36,7 @@ def learned_from(
     config = tiny("ppo", unroll_length=8, **{"policy_head_gain": 1.0} | changes)
     learner = ppo.make_learner(config, spaces, CPU)
     batch = random_transitions(config, spaces, seed)
-    memory = learner.network.actor.begin(config.num_envs)
+    memory = learner.network.actor.initial_memory(config.num_envs)
     rows = ppo.with_advantages(learner, config, batch, memory)
     vector = learner.optimiser.weights.vector
     vector += 0.1 * draw(seed, *vector.shape)
@@ -135,7 +135,7 @@ def test_what_acted_is_judged_in_float64(how: str, gae_lambda: float) -> None:
     learner.return_moments.add(torch.tensor([1.0, 5.0]), torch.tensor([0.5, 0.5]))
     unit = learner.return_moments.deviation().item() if how == "value_targets" else 1.0
     batch = random_transitions(config, CONTROL, 5)
-    rows = ppo.with_advantages(learner, config, batch, learner.network.actor.begin(4))
+    rows = ppo.with_advantages(learner, config, batch, learner.network.actor.initial_memory(4))
     exact = doubled(batch)
     with torch.no_grad():
         heads = outputs_of(learner.network, batch.obs.flatten(0, 1))[1].view(batch.obs.shape[:2])
@@ -223,7 +223,7 @@ def test_a_recurrent_policy_is_judged_with_the_memory_it_acted_with(
 ) -> None:
     """A whole unroll gives the outputs that chose its actions; its first ratios are 1."""
     acted, gaps, kls = list[Tensor](), list[float](), dict[int, float]()
-    judge, act, update = ppo.with_advantages, ppo.Actor.__call__, ppo.update
+    judge, act, update = ppo.with_advantages, ppo.ActionSampler.__call__, ppo.update
 
     def noted(*given: Any) -> Any:
         found = act(*given)
@@ -243,7 +243,7 @@ def test_a_recurrent_policy_is_judged_with_the_memory_it_acted_with(
         kls.setdefault(len(gaps), metrics["approximate_kl"].item())
         return metrics
 
-    monkeypatch.setattr(ppo.Actor, "__call__", noted)
+    monkeypatch.setattr(ppo.ActionSampler, "__call__", noted)
     monkeypatch.setattr(ppo, "with_advantages", compared)
     monkeypatch.setattr(ppo, "update", watched)
     train(tiny("ppo, recurrent", policy_head_gain=1.0, learning_rate=0.01), tmp_path)

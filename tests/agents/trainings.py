@@ -82,7 +82,6 @@ VARIANTS: dict[str, dict[str, Any]] = {
         **{"std": "learned", "bounded_mean": True, "learning_rate_decay_steps": 1_000}
     },
     "acer_continuous, by state": {"std": "state_dependent", "policy_head_gain": 1.0},
-    "acer_continuous, recurrent": {"lstm_size": 6, "online_updates": True},
 }
 """Forms of agents that differ in their networks or actions, by the agent's name and theirs."""
 

@@ -171,9 +171,9 @@ TABLE: dict[str, dict[str, str]] = {
             "memory tuned CLASSIC task=StatelessCartPole-v1 env_steps=400 unroll_length=8 "
             "seeds=(1,2) evaluation_rule=sampled cut"
         ),
-        "classic, continuous, recurrent, features alone": (
+        "classic, continuous, recurrent": (
             "classic tuned CLASSIC task=Pendulum-v1 env_steps=400 unroll_length=8 lstm_size=16 "
-            "lstm_inputs=features evaluation_rule=deterministic"
+            "evaluation_rule=deterministic"
         ),
         "frames, nature, recurrent": (
             "atari paper FRAMES convolutions=nature env_steps=80 lstm_size=32"
@@ -183,7 +183,7 @@ TABLE: dict[str, dict[str, str]] = {
         "classic, pfrl_control, CartPole": "classic pfrl_control env_steps=800",
         "classic, ChainerRL's choices": (
             "classic tuned CLASSIC REPLAY task=MountainCar-v0 statistics=logits "
-            "advantage_target=q_opc entropy_in_trust_region=False loss_reduction=sum "
+            "advantage_target=q_opc entropy_in_trust_region=False "
             "replay_count=fixed replay_ratio=2.0 learning_rate_decay_steps=700 activation=relu "
             "shared_trunk=True trust_region_delta=0.01 evaluation_rule=deterministic cut"
         ),
@@ -199,7 +199,7 @@ TABLE: dict[str, dict[str, str]] = {
             "atari-7 openai_baselines FRAMES REPLAY replay_start=40 env_steps=80 bfloat16=True"
         ),
         "frames, replay twice over, two trunks, evaluated": (
-            "atari openai_baselines FRAMES convolutions=a3c shared_trunk=False protocol=sticky "
+            "atari openai_baselines FRAMES shared_trunk=False protocol=sticky "
             "replay_start=20 replay_capacity=40 evaluation_rule=sampled"
         ),
     },
@@ -213,10 +213,10 @@ TABLE: dict[str, dict[str, str]] = {
             "classic chainerrl CLASSIC REPLAY unroll_length=10 evaluation_rule=deterministic "
             "hidden_sizes=(16,16) num_envs=8 trust_region_delta=0.0 cut"
         ),
-        "mujoco-small, recurrent, cut": (
+        "mujoco-small, online, cut": (
             "mujoco-small tuned REPLAY task=InvertedPendulum-v4 num_envs=4 env_steps=480 "
             "log_interval=80 evaluation_interval=240 evaluation_episodes=2 unroll_length=10 "
-            "lstm_size=8 online_updates=True cut"
+            "online_updates=True cut"
         ),
         "classic, learned deviation": (
             "classic tuned CLASSIC REPLAY unroll_length=10 std=learned entropy_coef=0.01 "
@@ -246,9 +246,8 @@ TABLE: dict[str, dict[str, str]] = {
             "mujoco paper SAC task=Walker2d-v4 num_envs=1 num_critics=1 update_ratio=0.5 "
             "evaluation_rule=sampled replay_capacity=150 cut"
         ),
-        "dmc, hard target updates": (
-            "dmc paper SAC task=ReacherEasy-v1 seeds=(1,7) env_steps=160 update_ratio=4.0 tau=1.0 "
-            "target_period=50"
+        "dmc, two seeds, four updates a step": (
+            "dmc paper SAC task=ReacherEasy-v1 seeds=(1,7) env_steps=160 update_ratio=4.0 tau=1.0"
         ),
         "mujoco-small, own scale, three layers": (
             "mujoco-small paper SAC task=Reacher-v4 hidden_sizes=(16,8,16) num_critics=3 "

@@ -91,8 +91,7 @@ def _acer(config: dict[str, Any], env: Any) -> tuple[Any, Any]:
             _perceptron(config, layers, config["q_head_gain"]), DiscreteActionValueHead()
         ),
     )
-    coefs = {"pi_loss_coef": config["policy_coef"], "Q_loss_coef": config["q_coef"]}
-    return _acer_of(model, config, **coefs)
+    return _acer_of(model, config, Q_loss_coef=config["q_coef"])
 
 
 def _acer_continuous(config: dict[str, Any], env: Any) -> tuple[Any, Any]:

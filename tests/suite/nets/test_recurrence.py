@@ -102,7 +102,7 @@ class Network:
     """What `Memory` asks of an agent's network."""
 
     def __init__(self, trunk: Trunk) -> None:
-        self.actor, self.step = trunk, trunk.step
+        self.trunk, self.step = trunk, trunk.step
 
 
 def take(outputs: Tensor) -> Tensor:
@@ -113,7 +113,7 @@ def test_a_memory_goes_from_step_to_step() -> None:
     """Actions, noted rewards and noted beginnings count, and are noted for one step only."""
     trunk, (batch, _) = trunk_of(CONTROL).float(), unroll_of(CONTROL)
     memory, obs = Memory(Network(trunk)), batch.obs.float()
-    rows, seen = trunk.begin(ENVS), []
+    rows, seen = trunk.initial_memory(ENVS), []
 
     def look(outputs: Tensor) -> Tensor:
         seen.append(outputs)
