@@ -1,6 +1,7 @@
 """Policies on disk: weights in safetensors, everything else that acting needs in JSON."""
 
 import dataclasses
+import math
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -188,10 +189,13 @@ def rebuild_policy(
         for name, tensor in weights.items():
             if tensor.is_complex() or not tensor.isfinite().all():
                 raise ValueError(f"{name} holds what is no real number")
-        with at_most(sum(tensor.numel() for tensor in weights.values())):
+        num_weights = sum(tensor.numel() for tensor in weights.values())
+        with at_most(num_weights):
             policy = load(weights, description)
         spaces = policy._spaces
         shape = spaces.obs_shape
+        if math.prod(shape) > num_weights:
+            raise ValueError("observations with more numbers than there are weights")
         kind = np.uint8 if len(shape) == 3 else np.float32
         actions = policy(np.zeros((1, *shape), dtype=kind))
         policy.reset()

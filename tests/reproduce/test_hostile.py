@@ -136,7 +136,11 @@ def test_a_plan_that_was_tampered_with_is_refused_or_harmless(times: int, tmp_pa
     row = {"task": st.just(TASK), "env_steps": st.just(whole["env_steps"][TASK]) | anything}
     rows = st.lists(st.fixed_dictionaries(row | {"seeds": numbers}))
 
+    ours = {"task": TASK, "env_steps": whole["env_steps"][TASK]}
+
     @examples(times)
+    @example("declared", [ours | {"seeds": [1, 1]}])
+    @example("declared", [ours | {"seeds": []}])
     @given(st.sampled_from((*SAVED, "declared")), anything | rows)
     def check(key: str, value: Any) -> None:
         file.write_text(json.dumps(whole | {key: value}))
@@ -158,6 +162,7 @@ POLICIES = {
     "acer_continuous": "acer_continuous-classic/tuned/Pendulum-v1",
     "impala": "impala-classic/tuned/CartPole-v1",
     "sac": "sac-mujoco-small/paper/Reacher-v4",
+    "sac_alf": "sac_alf-hybrid/tuned/Claw-v0",
 }
 HUGE = [[60_000, 60_000], 60_000, [2**40], [3] * 30_000, [8, 2**31]]
 SPOILS: list[Callable[[torch.Tensor], torch.Tensor]] = [

@@ -1,6 +1,7 @@
 """Scores: the first episode of fresh environments, whatever happened before."""
 
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import pytest
@@ -60,3 +61,24 @@ def test_every_evaluation_has_environments_of_its_own(
 
     ours, other = starts(1, 1000, "evaluation"), starts(seed, env_steps, stream)
     assert not np.isin(ours, other).any()
+
+
+def test_a_memory_hears_the_rewards_and_where_episodes_begin() -> None:
+    """It begins empty, and hears of every step: an ignored action has no reward."""
+    heard: list[Any] = []
+
+    class Memory:
+        def forget(self) -> None:
+            heard.append("forget")
+
+        def note(self, rewards: np.ndarray, starts: np.ndarray) -> None:
+            heard.append((rewards.copy(), starts.copy()))
+
+    scores = evaluate(CARTPOLE, lean, [3], 1000, episodes=5, memory=Memory())
+    assert heard[0] == "forget"
+    rewards, starts = (np.stack(each) for each in zip(*heard[1:], strict=True))
+    assert len(rewards) == scores.max()
+    assert np.array_equal(rewards, np.where(starts, 0.0, 1.0))
+    first = np.argmax(starts, axis=0)  # the step after the first end
+    short = scores < scores.max()
+    assert np.array_equal(first[short], scores[short])

@@ -1,6 +1,8 @@
 """What surrounds a training loop: what is due, scores, saved policies, an agent's own command."""
 
 import math
+import os
+import signal
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, replace
@@ -206,6 +208,26 @@ def test_a_command_trains_the_seeds_that_were_added(entry: Any, tmp_path: Path) 
     status, trained = command(entry, tmp_path, {})
     assert (status, [config.seeds for config in trained]) == (0, [(3,)])
     assert run_json(tmp_path, 2) == before
+
+
+@pytest.mark.parametrize(("seconds", "goes_on"), [(60.0, True), (0.0, False)])
+def test_a_second_request_ends_a_run_at_once(
+    seconds: float, goes_on: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The first waits for a checkpoint, and so do those that come with it: they are one."""
+    monkeypatch.setattr(module, "ONE_REQUEST_SECONDS", seconds)
+    went_on: list[bool] = []
+
+    def train(config: Config, run: Recorder) -> None:
+        os.kill(os.getpid(), signal.SIGINT)
+        assert run.is_stopping
+        os.kill(os.getpid(), signal.SIGINT)
+        went_on.append(True)
+
+    config = small(seeds=(1,))
+    with pytest.raises(KeyboardInterrupt):
+        module._train(config, recorder(tmp_path, config), train)
+    assert bool(went_on) == goes_on
 
 
 @pytest.mark.parametrize(

@@ -207,6 +207,9 @@ def commands() -> Iterator[tuple[str, str]]:
     names = ("README.md", "CONTRIBUTING.md", "agents/README.md", "results/README.md")
     for path in (*(ROOT / name for name in names), *sorted((ROOT / "docs").rglob("*.md"))):
         page, name = path.read_text(encoding="utf-8"), str(path.relative_to(ROOT))
+        for script in re.findall(r"^```bash\n(.*?)^```", page, re.DOTALL | re.MULTILINE):
+            lines = re.findall("^python .*", re.sub(r'"\$\w+"', "1", script), re.MULTILINE)
+            yield from ((name, line) for line in lines if not re.search("my_|launcher ray", line))
         page = re.sub(r"^```\w+\n.*?^```\n", "", page, flags=re.DOTALL | re.MULTILINE)
         for block in re.findall(r"^```\n(.*?)^```", page, re.DOTALL | re.MULTILINE):
             lines = block.splitlines()

@@ -17,6 +17,7 @@ from reproduce.commands.evaluate import evaluate_run
 from reproduce.commands.export import export_onnx
 from reproduce.words import number
 from suite.base.errors import UsageError
+from suite.base.files import write_json
 from tests.messages import refused
 from tests.reproduce.conftest import TASK, Say, reseal
 from tests.runs import tree
@@ -102,6 +103,16 @@ def test_a_policy_unlike_its_manifest_is_refused(use: str, run: Path, tmp_path: 
     with refused():
         USES[use](folder)
     assert [path.name for path in tmp_path.iterdir()] == ["seed-3"]
+
+
+def test_a_policy_unlike_its_tasks_spaces_is_refused(run: Path, tmp_path: Path) -> None:
+    """It would get observations of another size."""
+    folder = shutil.copytree(run, tmp_path / "seed-3")
+    path = folder / "policy.json"
+    write_json(path, json.loads(path.read_text()) | {"task": "MountainCarContinuous-v0"})
+    reseal(folder)
+    with refused():
+        evaluate_run(folder, episodes=1)
 
 
 def test_a_task_that_is_not_the_policys_is_refused(run: Path, tmp_path: Path) -> None:

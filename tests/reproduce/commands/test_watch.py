@@ -50,14 +50,16 @@ def _at_once(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_grid_on_a_disk_without_write_permission_is_watched(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its plan is read; making one there is refused."""
+    """Its plan and its runs are read; making a plan there is refused."""
     plan = grid(tmp_path, 1)
+    record_run(plan, TASK, 1, {1000: 5.0})
 
     def refuse(**options: object) -> None:
         raise OSError(errno.EROFS, "Read-only file system")
 
     monkeypatch.setattr("tempfile.TemporaryFile", refuse)
-    assert load_grid(plan.directory).seeds == (1,)
+    shown, _ = seen(load_grid(plan.directory))
+    assert [list(states) for states in shown] == [[1]]
     with refused():
         pendulum(tmp_path / "runs", [1])
 

@@ -117,9 +117,10 @@ def test_an_unknown_workload_stops_a_pair_before_it_begins(name: str) -> None:
 def test_the_interval_of_a_ratio_holds_the_truth() -> None:
     """At least 95 of 100 times, also where one block in ten is disturbed and the machine drifts.
 
-    Ten rounds are five turns: no two of their ranks hold 95 %.
+    It is narrow enough to see a loss of a tenth. Ten rounds are five turns: no two of their ranks
+    hold 95 %.
     """
-    generator, inside = np.random.default_rng(0), 0
+    generator, inside, seen = np.random.default_rng(0), 0, 0
     for _ in range(1_000):
         drift = np.exp(np.linspace(0, 0.3, 80))
         speeds = drift[:, None] * generator.normal(1.0, 0.02, (80, 2))
@@ -127,7 +128,9 @@ def test_the_interval_of_a_ratio_holds_the_truth() -> None:
         speeds[:, 0] *= 0.9
         found = pair.ratio(speeds[:, 0], speeds[:, 1])
         inside += found.low <= 0.9 <= found.high
+        seen += found.high < 1.0
     assert inside >= 930  # 95 % of 1,000 less three deviations
+    assert seen >= 990
     assert pair.ratio(np.ones(10), np.ones(10))[1:] == (0.0, np.inf)
 
 

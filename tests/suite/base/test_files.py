@@ -98,6 +98,13 @@ def test_json_that_is_nested_too_deeply_or_too_long_is_not_read(
         read_json(path)
 
 
+def test_a_file_larger_than_the_memory_is_refused_unread(tmp_path: Path) -> None:
+    with open(tmp_path / "policy.safetensors", "wb") as file:
+        file.truncate(2**42)  # all holes
+    with pytest.raises(ValueError, match="more than 1 KiB"):
+        files.read_whole(tmp_path / "policy.safetensors", 1024)
+
+
 @pytest.mark.parametrize("name", ["updates.csv", "updates.csv.xz"])
 def test_a_table_is_read_to_its_limit(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -23,12 +23,11 @@ class Tape(gymnasium.Env[Any, Any]):
         self,
         observations: Space[Any] = VECTORS,
         actions: Space[Any] | None = None,
-        terminates_at: int = 1000,
         render_mode: str | None = None,
     ) -> None:
         self.observation_space = observations
         self.action_space = actions or Discrete(3, start=5)
-        self.render_mode, self._terminates_at = render_mode, terminates_at
+        self.render_mode = render_mode
         self._seen = np.zeros(3)
 
     def reset(
@@ -43,7 +42,7 @@ class Tape(gymnasium.Env[Any, Any]):
         if isinstance(action, tuple):
             number += 10 * float(action[1][0])
         self._seen = np.array([self._seen[0], self._seen[1] + 1, number])
-        return self._seen, number, bool(self._seen[1] == self._terminates_at), False, {}
+        return self._seen, number, False, False, {}
 
     def render(self) -> np.ndarray:  # type: ignore[override]
         shade = int(255 * self._seen[0]) ^ int(self._seen[1])
@@ -70,7 +69,6 @@ def _register(name: str, max_episode_steps: int | None = 8, **kwargs: Any) -> No
 
 _register("Tape")
 _register("far/CartPole")
-_register("Short", terminates_at=8)
 _register("Pulled", actions=Box(0.0, 10.0, (2,), np.float32))
 _register("Both", actions=Tuple((Discrete(3, start=5), Box(0.0, 10.0, (2,), np.float32))))
 _register("Pairs", actions=Tuple((Discrete(3), Discrete(2))))

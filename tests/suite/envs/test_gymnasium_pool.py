@@ -113,14 +113,6 @@ def test_a_folder_is_never_called_after_a_part_of_the_task() -> None:
     assert options.out == Path("runs/alone/a2c") / f"{HERE}-far-CartPole-v0"
 
 
-def test_actions_are_numbered_from_zero() -> None:
-    """A space may begin at five; agents, logits and the journal begin at none."""
-    env = VectorEnv(find_task(f"{HERE}:Tape-v0"), environment_seeds([1], 3, "test"))
-    env.reset()
-    assert env.spaces == Spaces((3,), 3, start=5)
-    np.testing.assert_array_equal(env.step(np.array([[0, 1, 2]])).rewards, [[5.0, 6.0, 7.0]])
-
-
 def test_a_hybrid_action_is_a_number_and_then_a_vector() -> None:
     """The number begins at the space's own, the vector is clipped and scaled, by themselves."""
     env = VectorEnv(find_task(f"{HERE}:Both-v0"), environment_seeds([1, 2], 2, "test"))
@@ -135,15 +127,6 @@ def test_a_hybrid_action_is_a_number_and_then_a_vector() -> None:
         actions[0, 1, 0] = number
         with pytest.raises(ValueError, match=r"choices not in 0\.\.2: "):
             env.step(actions)
-
-
-def test_an_end_on_the_last_allowed_step_is_a_termination_only() -> None:
-    """Gymnasium reports both there; no value follows, as nothing was cut."""
-    env = VectorEnv(find_task(f"{HERE}:Short-v0"), environment_seeds([1], 1, "test"))
-    env.reset()
-    steps = [env.step(np.zeros((1, 1), dtype=np.int64)) for _ in range(8)]
-    assert [step.terminations.item() for step in steps] == [False] * 7 + [True]
-    assert not any(step.truncations.item() for step in steps)
 
 
 def test_a_simulator_that_resets_more_than_it_is_asked_to_is_refused() -> None:

@@ -122,9 +122,6 @@ def test_adam_equals_torch(clip: float | None) -> None:
             torch.testing.assert_close(one, other)
 
 
-# Checkpoints
-
-
 @pytest.mark.parametrize(("name", "num_averages"), [("rmsprop", 1), ("adam", 2)])
 def test_a_checkpoint_holds_each_weight_once(name: str, num_averages: int) -> None:
     """The network's own, beside the averages."""
