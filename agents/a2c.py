@@ -43,7 +43,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from suite.actor_critic import densities, gae
+from suite.actor_critic import gae, log_probs_and_entropies
 from suite.base.randomness import stream
 from suite.envs.tasks import Protocol
 from suite.envs.vector_env import Spaces
@@ -96,7 +96,7 @@ def losses(
 
 @dataclass(frozen=True, kw_only=True)
 class Config(RMSpropConfig):
-    """Settings beside `RMSpropConfig`'s. Sources that differ from the defaults are presets."""
+    """Settings beside `RMSpropConfig`'s. Presets hold what sources set otherwise."""
 
     task: str = "CartPole-v1"
     """Name of a task."""
@@ -131,9 +131,9 @@ class Config(RMSpropConfig):
     max_gradient_norm: Positive | None = 0.5
     """Largest Euclidean norm of the whole gradient; None: not clipped."""
     reward_normalisation: Literal["none", "discounted_returns", "value_targets"] = "none"
-    """`discounted_returns`: divide rewards by the running deviation of the discounted sum of past
-    rewards; `value_targets`: the value head predicts returns divided by their running deviation,
-    while advantages stay in reward units."""
+    """`discounted_returns`: divide rewards by the running standard deviation of the discounted sum
+    of past rewards; `value_targets`: the value head predicts returns divided by their running
+    standard deviation, while advantages stay in reward units."""
     reward_clip: Positive = 10.0
     """Bound of a reward divided by `discounted_returns`."""
     evaluation_rule: Literal["sampled", "deterministic", "training"] = "sampled"
@@ -200,7 +200,7 @@ class Learner:
 
 
 def make_learner(config: Config, spaces: Spaces, device: torch.device) -> Learner:
-    """Draw the initial weights of the only seed of `config` from its own stream."""
+    """Build network and optimiser; initial weights come from the only seed's own stream."""
     (seed,) = config.seeds
     network = ActorCritic(config, spaces, stream(seed, "initial weights")).to(device)
     optimiser = RMSprop(FlatWeights(network), config)
@@ -214,7 +214,7 @@ def evaluate_actions(
     """Return log pi(a|s), entropies and values of `obs` `[T, N, *obs]` and `actions`."""
     outputs, values = network(obs.flatten(0, 1))
     outputs, values = outputs.unflatten(0, obs.shape[:2]), values.unflatten(0, obs.shape[:2])
-    return *densities(outputs, network.log_stds, actions), values
+    return *log_probs_and_entropies(outputs, network.log_stds, actions), values
 
 
 @torch.no_grad()
@@ -230,7 +230,7 @@ def targets(
     all_values = torch.cat([values.detach(), last_values.unsqueeze(0)])
     unit = None
     if config.reward_normalisation == "value_targets":
-        unit = learner.return_moments.deviation()
+        unit = learner.return_moments.std()
         all_values = all_values * unit
     advantages = gae(
         batch.rewards,

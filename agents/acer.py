@@ -137,8 +137,8 @@ def policy_gradients(
     rhos, correction = log_rhos.gather(-1, taken).exp(), torch.zeros_like(log_probs)
     if clip_rho_threshold is not None:
         rhos = rhos.clamp(max=clip_rho_threshold)
-        shares = (1 - clip_rho_threshold * torch.exp(-log_rhos)).clamp_min(0)  # [(rho - c) / rho]+
-        correction = log_probs.exp() * shares * (q_values - values.unsqueeze(-1))
+        excess = (1 - clip_rho_threshold * torch.exp(-log_rhos)).clamp_min(0)  # [(rho - c) / rho]+
+        correction = log_probs.exp() * excess * (q_values - values.unsqueeze(-1))
     return correction.scatter_add(-1, taken, rhos * (targets - values).unsqueeze(-1))
 
 
@@ -303,7 +303,7 @@ class Learner:
 
 
 def make_learner(config: Config, spaces: Spaces, device: torch.device) -> Learner:
-    """Draw the initial weights of the only seed of `config` from its own stream."""
+    """Build network and optimiser; initial weights come from the only seed's own stream."""
     (seed,) = config.seeds
     network = ActorCritic(config, spaces, stream(seed, "initial weights")).to(device)
     average_policy = copy.deepcopy(network.actor).requires_grad_(False)

@@ -377,7 +377,7 @@ class Learner:
 
 
 def make_learner(config: Config, spaces: Spaces, device: torch.device) -> Learner:
-    """Draw the initial weights of the only seed of `config` from its own stream."""
+    """Build network and optimiser; initial weights come from the only seed's own stream."""
     (seed,) = config.seeds
     network = ActorCritic(config, spaces, stream(seed, "initial weights")).to(device)
     average_policy = copy.deepcopy(network.policy).requires_grad_(False)

@@ -49,7 +49,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from suite.actor_critic import categorical, densities
+from suite.actor_critic import categorical, log_probs_and_entropies
 from suite.base.errors import check_shape, require
 from suite.base.hardware import worker_thread
 from suite.base.randomness import stream
@@ -368,7 +368,7 @@ class Learner:
 
 
 def make_learner(config: Config, spaces: Spaces, device: torch.device) -> Learner:
-    """Draw the initial weights of the only seed of `config` from its own stream."""
+    """Build network and optimiser; initial weights come from the only seed's own stream."""
     (seed,) = config.seeds
     network = ActorCritic(config, spaces, stream(seed, "initial weights")).to(device)
     weights = FlatWeights(network)
@@ -396,9 +396,11 @@ def update(
     Returns:
         diagnostics by name, on the learner's device.
     """
-    valid, num_rows = batch.valid, batch.valid.sum().clamp(min=1)
+    valid = batch.valid
     outputs, values = learner.network.unroll(batch, memory)  # [T + 1, N, A], [T + 1, N]
-    log_probs, entropies = densities(outputs[:-1], learner.network.log_stds, batch.actions)
+    log_probs, entropies = log_probs_and_entropies(
+        outputs[:-1], learner.network.log_stds, batch.actions
+    )
     log_rhos = (log_probs.detach() - batch.behaviour).where(valid > 0, 0.0)
     returns = vtrace_from_importance_weights(
         log_rhos,
@@ -412,7 +414,7 @@ def update(
         config.trace_lambda,
         batch.trace_mask,
     )
-    weights = valid / num_rows if config.loss_reduction == "mean" else valid
+    weights = batch.weights if config.loss_reduction == "mean" else valid
     policy_loss, value_loss, entropy = losses(log_probs, entropies, values[:-1], returns, weights)
     loss = policy_loss + config.value_coef * value_loss - config.entropy_coef * entropy
     norm = learner.optimiser.minimise(loss, learning_rate, config.max_gradient_norm)
@@ -436,7 +438,7 @@ def update(
 def transitions(experience: Experience, config: Config) -> Transitions:
     """Return an unroll's transitions, with the log-probabilities of the policy that acted."""
     batch = experience.unroll.transitions()
-    log_probs, _ = densities(batch.behaviour, experience.log_stds, batch.actions)
+    log_probs, _ = log_probs_and_entropies(batch.behaviour, experience.log_stds, batch.actions)
     batch = batch._replace(behaviour=log_probs)
     return Transitions(*(column[:-1] for column in batch)) if config.drop_last_row else batch
 

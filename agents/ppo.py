@@ -48,7 +48,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from suite.actor_critic import densities, gae
+from suite.actor_critic import gae, log_probs_and_entropies
 from suite.base.errors import UsageError, require
 from suite.base.randomness import stream
 from suite.envs.tasks import Protocol
@@ -114,13 +114,13 @@ def standardise(advantages: Tensor, valid: Tensor) -> Float[Tensor, "T N"]:
     """
     number = valid.sum().clamp(min=1)
     centred = (advantages - (advantages * valid).sum() / number) * valid
-    deviation = (centred.square().sum() / (number - 1).clamp(min=1)).sqrt()
-    return torch.where(number > 1, centred / (deviation + 1e-8), advantages)
+    std = (centred.square().sum() / (number - 1).clamp(min=1)).sqrt()
+    return torch.where(number > 1, centred / (std + 1e-8), advantages)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Config(UnrollConfig):
-    """Settings beside `UnrollConfig`'s. Sources that differ from the defaults are presets."""
+    """Settings beside `UnrollConfig`'s. Presets hold what sources set otherwise."""
 
     task: str = "CartPole-v1"
     """Name of a task."""
@@ -169,9 +169,9 @@ class Config(UnrollConfig):
     max_gradient_norm: Positive | None = 0.5
     """Largest Euclidean norm of the whole gradient; None: not clipped."""
     reward_normalisation: Literal["none", "discounted_returns", "value_targets"] = "none"
-    """`discounted_returns`: divide rewards by the running deviation of the discounted sum of past
-    rewards; `value_targets`: the value head predicts returns divided by their running deviation,
-    while advantages stay in reward units."""
+    """`discounted_returns`: divide rewards by the running standard deviation of the discounted sum
+    of past rewards; `value_targets`: the value head predicts returns divided by their running
+    standard deviation, while advantages stay in reward units."""
     reward_clip: Positive = 10.0
     """Bound of a reward divided by `discounted_returns`."""
     evaluation_rule: Literal["sampled", "deterministic", "training"] = "sampled"
@@ -237,7 +237,7 @@ class Learner:
 
 
 def make_learner(config: Config, spaces: Spaces, device: torch.device) -> Learner:
-    """Draw the initial weights of the only seed of `config` from its own stream."""
+    """Build network and optimiser; initial weights come from the only seed's own stream."""
     (seed,) = config.seeds
     network = ActorCritic(config, spaces, stream(seed, "initial weights")).to(device)
     optimiser = Adam(FlatWeights(network), config.adam_epsilon)
@@ -267,10 +267,10 @@ def with_advantages(learner: Learner, config: Config, batch: Transitions, memory
     """
     network, past = learner.network, (batch.actions, batch.rewards, batch.valid)
     outputs, head_values = network.unroll(batch.obs, memory, past)
-    log_probs, _ = densities(outputs[:-1], network.log_stds, batch.actions)
+    log_probs, _ = log_probs_and_entropies(outputs[:-1], network.log_stds, batch.actions)
     values, unit = head_values, None
     if config.reward_normalisation == "value_targets":
-        unit = learner.return_moments.deviation()
+        unit = learner.return_moments.std()
         values = head_values * unit
     advantages = gae(
         batch.rewards,
@@ -310,7 +310,7 @@ def update(
     """
     past = rows.actions, rows.rewards, rows.valid
     outputs, values = learner.network.unroll(rows.obs, memory, past)
-    log_probs, entropies = densities(outputs, learner.network.log_stds, rows.actions)
+    log_probs, entropies = log_probs_and_entropies(outputs, learner.network.log_stds, rows.actions)
     if config.normalise_advantages:
         rows = rows._replace(advantages=standardise(rows.advantages, rows.valid))
     log_ratios = (log_probs - rows.log_probs).where(rows.valid > 0, 0.0)
@@ -371,8 +371,9 @@ def train(config: Config, recorder: Recorder) -> Learner:
             if epoch and config.recompute_advantages:
                 again = with_advantages(learner, config, batch, memory)
                 rows = again._replace(log_probs=rows.log_probs)
-            for share, first in shuffled(rows, memory, config.num_minibatches, order_stream):
-                metrics = session.update(Rows(*share), first, rate, clip)
+            minibatches = shuffled(rows, memory, config.num_minibatches, order_stream)
+            for minibatch, first_memory in minibatches:
+                metrics = session.update(Rows(*minibatch), first_memory, rate, clip)
                 if config.max_kl is not None and metrics["approximate_kl"] > config.max_kl:
                     return
 

@@ -223,7 +223,7 @@ class Learner:
 
 
 def make_learner(config: Config, obs_size: int, action_size: int, device: torch.device) -> Learner:
-    """Draw every seed's networks from that seed's own stream of initial weights."""
+    """Build networks and optimisers; each seed's weights come from that seed's own stream."""
     scheme, gain = config.initialisation, config.hidden_gain
     sizes = (obs_size, *config.hidden_sizes)
     pair_sizes = (obs_size + action_size, *config.hidden_sizes)
@@ -325,11 +325,11 @@ def policy_of(actor: Stack, config: Config, action_size: int) -> Act:
     """
 
     @torch.no_grad()
-    def choose(obs: Tensor, noise: Tensor | None = None) -> Tensor:
+    def draw_actions(obs: Tensor, noise: Tensor | None = None) -> Tensor:
         means, log_stds = split_outputs(actor(obs), config)
         return torch.tanh(means if noise is None else means + log_stds.exp() * noise)
 
-    launch = as_graph(choose, (), config, actor.device)
+    launch = as_graph(draw_actions, (), config, actor.device)
 
     def act(obs: np.ndarray, streams: Sequence[np.random.Generator] | None = None) -> np.ndarray:
         inputs = [torch.as_tensor(obs, dtype=torch.float32, device=actor.device)]

@@ -365,21 +365,21 @@ def sizes_of(spaces: Spaces) -> tuple[int, int, int]:
 
 
 def make_learner(config: Config, spaces: Spaces, device: torch.device) -> Learner:
-    """Draw every seed's networks from that seed's own stream of initial weights."""
+    """Build networks and optimisers; each seed's weights come from that seed's own stream."""
     obs_size, action_size, num_choices = sizes_of(spaces)
     scheme, gain = config.initialisation, config.hidden_gain
     sizes = (obs_size, *config.hidden_sizes)
     pair_sizes = (obs_size + action_size, *config.hidden_sizes)
     parts = 2 if config.separate_heads else 1  # means and log standard deviations
     policy_heads = [(2 * action_size // parts, config.policy_head_gain)] * parts
-    number = config.num_critics * config.num_parts
+    num_networks = config.num_critics * config.num_parts
     actors, critics = [], []
     for seed in config.seeds:
         draw = partial(Perceptron.drawn, stream(seed, "initial weights"), scheme=scheme, gain=gain)
         draw = partial(draw, lstm_size=config.lstm_size)
         if action_size:
             actors.append([draw(sizes, policy_heads)])
-        critics.append([draw(pair_sizes, [(num_choices, gain)]) for _ in range(number)])
+        critics.append([draw(pair_sizes, [(num_choices, gain)]) for _ in range(num_networks)])
     actor, online = Stack(actors, device) if actors else None, Stack(critics, device)
     initial = torch.tensor([[config.initial_choice_alpha], [config.initial_alpha]]).log()
     if config.max_log_alpha is not None:
@@ -445,14 +445,14 @@ def make_targets(
         return q_values[..., skipped:, :]
 
     # pi_d(s', c'), c' the fresh continuous action; 1 where there is nothing to choose
-    choices = torch.zeros_like(log_probs[:, skipped:])[..., None]  # log-probabilities [S, T B, C]
+    log_pi_d = torch.zeros_like(log_probs[:, skipped:])[..., None]  # [S, T B, C]
     if learner.chooses:
         q_values = whole_values(next_q_values(learner.critics), learner.reward_weights)
-        choices = choice_log_probs(q_values, alphas[0])
+        log_pi_d = choice_log_probs(q_values, alphas[0])
     # the entropies of both, or with a prior minus the divergence from it
     previous = F.pad(actions, (0, 1))  # the actions before c'; no c' is an episode's first
     ratios = log_ratios(log_probs[:, skipped:], fresh_actions[:, skipped:], previous, config)
-    both_ratios = torch.stack([(choices.exp() * choices).sum(-1), ratios])  # [2, S, T B]
+    both_ratios = torch.stack([(log_pi_d.exp() * log_pi_d).sum(-1), ratios])  # [2, S, T B]
     if config.normalise_entropy:
         rate = 8 / (8 + num_updates)  # the speed is 8 (alf/utils/normalizers.py:386)
         learner.mean_log_ratios.lerp_((both_ratios * shares_of(counts)).mean(-1), rate)
@@ -460,7 +460,7 @@ def make_targets(
     next_entropies = -float(config.entropy_in_target) * (alphas[..., None] * both_ratios).sum(0)
 
     lowest = lowest_q_values(next_q_values(learner.target_critics), learner.reward_weights)
-    next_values = (choices.exp()[:, None] * lowest).sum(-1)  # [S, D, T B]
+    next_values = (log_pi_d.exp()[:, None] * lowest).sum(-1)  # [S, D, T B]
     one_step = q_targets(rewards, batch.terminations, next_values, next_entropies, config.gamma)
     goes_on = (1 - batch.terminations).unflatten(1, steps)[:, :-1] * counts[:, 1:]
     return lambda_returns(
@@ -503,8 +503,8 @@ def update(
     taken = batch.obs_actions[..., batch.obs_actions.shape[-1] - noise.shape[-1] :]
     q_values = learner.q_values(learner.critics, batch.obs, taken, num_steps)
     if learner.chooses:
-        numbers = batch.obs_actions[..., batch.obs.shape[-1]].long()  # [S, T B]
-        q_values = q_values.take_along_dim(numbers[:, None, None, :, None], -1)
+        choices = batch.obs_actions[..., batch.obs.shape[-1]].long()  # [S, T B]
+        q_values = q_values.take_along_dim(choices[:, None, None, :, None], -1)
     losses, errors = critic_loss(q_values.squeeze(-1), targets, weights, counts)
     minimise(losses, learner.critic_optimiser)
     q_values = q_values.detach() * shares_of(counts)[:, None, None, :, None]
@@ -546,11 +546,11 @@ def _update_policy(
     with learner.critics.frozen():
         q_values = learner.q_values(learner.critics, obs, critics_actions, num_steps, cut=True)
     whole = whole_values(q_values, learner.reward_weights)
-    choices = choice_log_probs(whole.detach(), choice_alpha)  # [S, B, C]
-    choice_ratios = (choices.exp() * choices).sum(-1)  # [S, B]
+    log_pi_d = choice_log_probs(whole.detach(), choice_alpha)  # [S, B, C]
+    choice_ratios = (log_pi_d.exp() * log_pi_d).sum(-1)  # [S, B]
     metrics: dict[str, Tensor] = {}
     if learner.actor_optimiser is not None:
-        values = (choices.exp() * whole).sum(-1) - choice_alpha[:, None] * choice_ratios
+        values = (log_pi_d.exp() * whole).sum(-1) - choice_alpha[:, None] * choice_ratios
         losses = actor_loss(ratios, values, alpha, weights)
         minimise(losses, learner.actor_optimiser)
         entropy = -(shares * log_probs.detach()).mean(-1)
@@ -610,10 +610,10 @@ def act(
     outputs = memory.outputs("critics", critics, torch.cat([inputs, actions], -1))
     values = whole_values(outputs.unflatten(1, (-1, len(reward_weights))), reward_weights)
     preferences = choice_log_probs(values, log_alphas[0].exp())  # [S, N, C]
-    numbers = choose(preferences, streams, epsilon)
+    choices = choose(preferences, streams, epsilon)
     if actor is None:
-        return numbers.cpu().numpy()
-    return torch.cat([numbers[..., None], actions], -1).cpu().numpy()
+        return choices.cpu().numpy()
+    return torch.cat([choices[..., None], actions], -1).cpu().numpy()
 
 
 ACTING = (*sac.ACTING, "num_critics", "reward_weights", "evaluation_epsilon", "evaluation_rule")
@@ -629,8 +629,8 @@ def load(weights: Mapping[str, Tensor], description: Mapping[str, Any]) -> Polic
     if spaces.continuous and not spaces.num_choices:
         actor = Stack([[Perceptron.from_weights(weights)]])
     else:
-        number = config.num_critics * config.num_parts
-        parts = ["actor."] * spaces.continuous + [f"critic_{i}." for i in range(number)]
+        num_networks = config.num_critics * config.num_parts
+        parts = ["actor."] * spaces.continuous + [f"critic_{i}." for i in range(num_networks)]
         strange = [key for key in weights if not key.startswith((*parts, "log_alphas"))]
         if strange:
             raise ValueError(f"not the weights of this policy: {', '.join(sorted(strange))}")
@@ -653,8 +653,9 @@ def train(config: Config, recorder: Recorder) -> Learner:
     sizes = (obs_size, action_size, int(learner.chooses))
     rows = (num_seeds, config.replay_size, config.num_envs)
     replay = HistoryReplay(*rows, sizes, config.num_parts, session.device)
-    number = config.td_steps + (config.lstm_size > 0) + config.policy_period * config.policy_steps
-    noise_shape = (number, config.batch_size, action_size)
+    of_policy = config.policy_period * config.policy_steps
+    num_draws = config.td_steps + (config.lstm_size > 0) + of_policy
+    noise_shape = (num_draws, config.batch_size, action_size)
     powers = (config.priority_exponent, config.priority_epsilon, config.importance_exponent)
     prioritised = config.prioritised_replay
     priorities = PriorityDraws(num_seeds, replay.capacity, *powers) if prioritised else None
@@ -668,8 +669,7 @@ def train(config: Config, recorder: Recorder) -> Learner:
 
     def learn(number: int, rows: Tensor, noise: Tensor) -> dict[str, Tensor]:
         batch, counts = replay.sequences(rows, config.td_steps)
-        given = (batch, draws.weights, noise, number, counts)
-        diagnostics, errors = update(learner, config, *given)
+        diagnostics, errors = update(learner, config, batch, draws.weights, noise, number, counts)
         draws.update(errors)
         return diagnostics
 

@@ -278,7 +278,7 @@ def draw_networks(
 
 
 def make_learner(config: Config, spaces: Spaces, device: torch.device) -> Learner:
-    """Draw every seed's networks from that seed's own stream of initial weights."""
+    """Build networks and optimisers; each seed's weights come from that seed's own stream."""
     learns_policy = config.policy == "network"
     actors, critics = [], []
     for seed in config.seeds:

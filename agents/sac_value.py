@@ -198,7 +198,7 @@ class Learner:
 
 
 def make_learner(config: Config, obs_size: int, action_size: int, device: torch.device) -> Learner:
-    """Draw every seed's networks from that seed's own stream of initial weights."""
+    """Build networks and optimisers; each seed's weights come from that seed's own stream."""
     sizes = (obs_size, *config.hidden_sizes)
     pair_sizes = (obs_size + action_size, *config.hidden_sizes)
     actors, critics, values = [], [], []

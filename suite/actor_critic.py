@@ -65,7 +65,7 @@ def gaussian(
     return log_probs, entropies
 
 
-def densities(
+def log_probs_and_entropies(
     outputs: Float[Tensor, "T N A"], log_stds: Float[Tensor, " A"] | None, actions: Tensor
 ) -> tuple[Float[Tensor, "T N"], Float[Tensor, "T N"]]:
     """Return log pi(a|s), summed over dimensions, and the entropies of either kind of policy.

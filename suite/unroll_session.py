@@ -128,7 +128,7 @@ class UnrollSession(Session):
         self.env_steps, self.first_step, self.num_updates, self._reward_sum = numbers
         self.obs = self.env.obs[0]
         self.are_new = np.full(self._config.num_envs, self.env_steps == 0)
-        """Which of them a valid action follows that statistics do not know yet, `[N]`."""
+        """Mask of observations `[N]` that running moments lack and that a valid action follows."""
         self._recorder.clock.start()
 
     def continues(self) -> bool:

@@ -76,7 +76,7 @@ class DeviceMoments:
         moments = [count + num_rows, mean + share * change, within + between]
         self.values.copy_(torch.stack(moments))
 
-    def deviation(self) -> Float[Tensor, ""]:
+    def std(self) -> Float[Tensor, ""]:
         """Return the standard deviation, float32; 1 before the first numbers."""
         return (self.values[2] + 1e-8).sqrt().float()
 

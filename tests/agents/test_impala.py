@@ -176,7 +176,9 @@ def test_an_update_has_the_gradient_of_slow_losses(spaces: Spaces, lstm_size: in
     else:
         heads = network.actor(batch.obs.flatten(0, 1)).unflatten(0, (7, 4))
     outputs, values = heads[:-1, :, :-1], heads[:, :, -1]
-    log_probs, entropies = actor_critic.densities(outputs, network.log_stds, batch.actions)
+    log_probs, entropies = actor_critic.log_probs_and_entropies(
+        outputs, network.log_stds, batch.actions
+    )
     log_rhos = (log_probs - batch.behaviour).detach()
     returns = impala.vtrace_from_importance_weights(
         log_rhos,

@@ -133,7 +133,7 @@ def test_what_acted_is_judged_in_float64(how: str, gae_lambda: float) -> None:
     config = tiny("ppo", unroll_length=8, reward_normalisation=how, gae_lambda=gae_lambda)
     learner = ppo.make_learner(config, CONTROL, CPU)
     learner.return_moments.add(torch.tensor([1.0, 5.0]), torch.tensor([0.5, 0.5]))
-    unit = learner.return_moments.deviation().item() if how == "value_targets" else 1.0
+    unit = learner.return_moments.std().item() if how == "value_targets" else 1.0
     batch = random_transitions(config, CONTROL, 5)
     rows = ppo.with_advantages(learner, config, batch, learner.network.actor.initial_memory(4))
     exact = doubled(batch)

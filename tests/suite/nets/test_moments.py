@@ -36,7 +36,7 @@ def test_before_the_first_rows_moments_are_those_of_a_standard_variable() -> Non
     np.testing.assert_allclose(RunningMoments((2,)).standardise(rows, 10.0), expected, rtol=1e-6)
     moments = DeviceMoments(CPU)
     assert moments.values.tolist() == [0.0, 0.0, 1.0]
-    assert moments.deviation().item() == 1.0
+    assert moments.std().item() == 1.0
 
 
 @pytest.mark.parametrize("seed", range(5))
@@ -57,8 +57,8 @@ def test_both_sides_are_one_definition(seed: int) -> None:
         expected = [ours.count, float(ours.mean), float(ours.variance)]
         np.testing.assert_allclose(values.numpy(), expected, rtol=1e-12, atol=1e-12)
     assert theirs.values is values  # in place, as a graph reads them
-    assert theirs.deviation().dtype == torch.float32
-    assert theirs.deviation().item() == pytest.approx(math.sqrt(ours.variance + 1e-8), rel=1e-6)
+    assert theirs.std().dtype == torch.float32
+    assert theirs.std().item() == pytest.approx(math.sqrt(ours.variance + 1e-8), rel=1e-6)
 
 
 def test_rewards_are_divided_by_the_deviation_of_discounted_sums() -> None:
