@@ -21,7 +21,8 @@ advantages; a policy that moved too far ends the epochs; an LSTM.
 
 Deviations from the paper, and details it leaves open:
 1. The step after an episode's end only resets the simulator. Losses, traces, statistics and
-   `env_steps` leave such rows out, so minibatches differ a little in their number of valid rows.
+   `env_steps` leave such rows out, so minibatches differ a little in their number of valid rows;
+   one without any still moves the weights by Adam's momentum.
 2. At a time limit the return bootstraps from the last observation's value; with
    `time_limit_is_terminal` no value follows, as in some sources.
 3. An unroll's updates use the learning rate and the clip of the step at which it began.
