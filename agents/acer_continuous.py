@@ -478,14 +478,16 @@ def update(
         diagnostics by name, on the learner's device.
     """
     network, weights = learner.network, batch.weights
-    found = network.predict(batch, noise)
+    predictions = network.predict(batch, noise)
     with torch.no_grad():
         average = learner.average_policy(batch.obs[:-1].flatten(0, 1)).unflatten(len(batch.rewards))
-    signals = learning_signals(config, batch, found, average)
-    statistics = found.policy.means if config.std == "fixed" else torch.cat(found.policy, -1)
+    signals = learning_signals(config, batch, predictions, average)
+    statistics = (
+        predictions.policy.means if config.std == "fixed" else torch.cat(predictions.policy, -1)
+    )
     objective = (statistics * (signals.gradients * weights.unsqueeze(-1))).sum()
-    q_loss = 0.5 * ((found.taken_q_values - signals.q_retrace).square() * weights).sum()
-    value_loss = 0.5 * ((found.values[:-1] - signals.value_targets).square() * weights).sum()
+    q_loss = 0.5 * ((predictions.taken_q_values - signals.q_retrace).square() * weights).sum()
+    value_loss = 0.5 * ((predictions.values[:-1] - signals.value_targets).square() * weights).sum()
     loss = config.q_coef * q_loss + config.value_coef * value_loss - objective
     norm = learner.optimiser.minimise(loss, learning_rate, config.max_gradient_norm)
     with torch.no_grad():

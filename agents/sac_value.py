@@ -143,6 +143,8 @@ class Config(TransitionConfig):
     """Factor on rewards before learning, the inverse of a temperature; None: as in `BY_TASK`."""
     learning_starts: Whole | None = None
     """Uniformly random environment steps before the first update; None: as in `BY_TASK`."""
+    target_period: Count = 1
+    """Updates of V per update of its slow copy."""
 
     def __post_init__(self) -> None:
         """Refuse invalid values; see `TransitionConfig`."""
@@ -229,7 +231,9 @@ def minimise(losses: Float[Tensor, " S"], optimiser: torch.optim.Optimizer) -> N
     optimiser.step()
 
 
-def update(learner: Learner, config: Config, batch: Batch, noise: Tensor) -> dict[str, Tensor]:
+def update(
+    learner: Learner, config: Config, batch: Batch, noise: Tensor, num_updates: int
+) -> dict[str, Tensor]:
     """Make one gradient step: V, then critics, then the actor, then V's slow copy.
 
     Args:
@@ -237,6 +241,7 @@ def update(learner: Learner, config: Config, batch: Batch, noise: Tensor) -> dic
         config: the run's settings.
         batch: sampled transitions.
         noise: standard normal draws, `[2, S, B, A]`: for V's targets, and for the actor.
+        num_updates: updates made before this one, which `target_period` counts.
 
     Returns:
         diagnostics by name, each `[S]`, on the learner's device.
@@ -261,7 +266,8 @@ def update(learner: Learner, config: Config, batch: Batch, noise: Tensor) -> dic
     losses = actor_loss(log_probs, q_values)
     minimise(losses, learner.actor_optimiser)
     metrics |= {"actor_loss": losses.detach(), "entropy": -log_probs.detach().mean(-1)}
-    learner.target_value.follow(learner.value, config.tau)
+    if (num_updates + 1) % config.target_period == 0:
+        learner.target_value.follow(learner.value, config.tau)
     return metrics
 
 
@@ -309,8 +315,8 @@ def train(config: Config, recorder: Recorder) -> Learner:
     store = partial(replay.store, scale=config.reward_factor)
     policy = partial(act, learner.actor, config)
 
-    def learn(_number: int, rows: Tensor, noise: Tensor) -> dict[str, Tensor]:
-        return update(learner, config, replay.batch(rows), noise)
+    def learn(number: int, rows: Tensor, noise: Tensor) -> dict[str, Tensor]:
+        return update(learner, config, replay.batch(rows), noise, number)
 
     draws = session.draws((2, config.batch_size, action_size))
     session.begin(learner, store, learn, replay, draws, warm_up=config.warm_up_steps)

@@ -25,7 +25,7 @@ from suite.settings.config import RunConfig
 
 
 class PolicyNetwork(Network):
-    """A network whose trunk `actor` puts out the policy first: logits, or means."""
+    """A network whose `trunk` puts out the policy first: logits, or means."""
 
     actor: Trunk
     log_stds: Any

@@ -55,6 +55,8 @@ class Policy:
         self._spaces, self._decide = spaces, decide
         if spaces.continuous:
             bounds = np.array([spaces.low, spaces.high], dtype=np.float64)
+            if bounds.shape != (2, spaces.num_outputs):
+                raise ValueError(f"low and high must have {spaces.num_outputs} numbers each")
             if not (abs(bounds) < LARGEST_BOUND).all():
                 raise ValueError(f"low and high must be finite, and below {LARGEST_BOUND:.0e}")
             self._low, self._high = bounds.astype(np.float32)

@@ -10,7 +10,7 @@ REMOVED: Mapping[str, Sequence[Any]] = {
     "separate_optimisers": (False,),
     **{"count_warm_up": (True,), "compensate_policy_period": (True,), "entropy_in_target": (True,)},
     **{"max_log_alpha": (None,), "action_gradient_clip": (None,), "policy_period": (1,)},
-    **{"target_period": (1,), "policy_coef": (1.0,), "loss_reduction": ("mean",)},
+    **{"policy_coef": (1.0,), "loss_reduction": ("mean",)},
     **{"convolutions": ("nature",), "lstm_size": (0,), "lstm_inputs": ("action_and_reward",)},
 }
 """Settings of older records that are gone, and the values with which a run is as it is today."""

@@ -20,7 +20,7 @@ def test_an_update_equals_plain_autograd() -> None:
 
     The slow copy follows after the second of two updates.
     """
-    config = replace(TINY, seeds=(3,), gamma=0.9, tau=0.1)
+    config = replace(TINY, seeds=(3,), gamma=0.9, tau=0.1, target_period=2)
     learner = sac_value.make_learner(config, 3, 2, CPU)
     learner.value_optimiser = descent(learner.value.parameters())
     learner.critic_optimiser = descent(learner.critics.parameters())
@@ -42,7 +42,7 @@ def test_an_update_equals_plain_autograd() -> None:
         inputs = torch.cat([obs, actions], -1)
         return torch.minimum(critics[0](inputs), critics[1](inputs)).squeeze(-1)
 
-    for _ in range(2):
+    for number in range(2):
         batch = random_batch(generator, 1, 8, 3, 2)
         noise = torch.randn(2, 1, 8, 2, generator=generator)
         exact = Batch(*(each.double() for each in batch))
@@ -64,13 +64,13 @@ def test_an_update_equals_plain_autograd() -> None:
         loss = (log_probs - judge(obs, actions)).mean()
         expected |= {"actor_loss": loss.detach(), "entropy": -log_probs.detach().mean()}
         descend(actor.parameters(), loss)
-        metrics = sac_value.update(learner, config, batch, noise)
+        metrics = sac_value.update(learner, config, batch, noise, number)
         assert metrics.keys() == expected.keys()
         for name, found in metrics.items():
             assert found.item() == pytest.approx(expected[name].item(), rel=1e-4), name
-        with torch.no_grad():
-            for slowly, online in zip(slow.parameters(), value.parameters(), strict=True):
-                slowly.copy_(0.1 * online + 0.9 * slowly)
+    with torch.no_grad():
+        for slowly, online in zip(slow.parameters(), value.parameters(), strict=True):
+            slowly.copy_(0.1 * online + 0.9 * slowly)
     pairs = [(learner.critics, 0, critics[0]), (learner.critics, 1, critics[1])]
     pairs += [(learner.actor, 0, actor), (learner.value, 0, value)]
     pairs += [(learner.target_value, 0, slow)]

@@ -40,7 +40,7 @@ TINY = {
     "sac": {"hidden_sizes": (8,), "batch_size": 8, "learning_starts": 40},
     "a2c": {"num_envs": 2, "convolutions": "a3c"},
     "impala": {"num_envs": 2},
-    "acer": {"num_envs": 2, "convolutions": "a3c", "replay_start": 20},
+    "acer": {"num_envs": 2, "replay_start": 20},
     "ppo": {"num_envs": 2, "unroll_length": 8, "num_minibatches": 2},
 }
 """Settings of an agent on a CPU, where the program is tried."""

@@ -246,8 +246,9 @@ TABLE: dict[str, dict[str, str]] = {
             "mujoco paper SAC task=Walker2d-v4 num_envs=1 num_critics=1 update_ratio=0.5 "
             "evaluation_rule=sampled replay_capacity=150 cut"
         ),
-        "dmc, two seeds, four updates a step": (
-            "dmc paper SAC task=ReacherEasy-v1 seeds=(1,7) env_steps=160 update_ratio=4.0 tau=1.0"
+        "dmc, hard target updates": (
+            "dmc paper SAC task=ReacherEasy-v1 seeds=(1,7) env_steps=160 update_ratio=4.0 tau=1.0 "
+            "target_period=50"
         ),
         "mujoco-small, own scale, three layers": (
             "mujoco-small paper SAC task=Reacher-v4 hidden_sizes=(16,8,16) num_critics=3 "

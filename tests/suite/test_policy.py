@@ -118,7 +118,10 @@ def test_a_description_that_contradicts_the_weights_is_refused(
     shutil.copytree(path.parent, tmp_path / "run")
     description = json.loads(path.read_text())
     wrong = {"obs_shape": [n + 1 for n in description["obs_shape"]]}
-    for key, value in (wrong | {"num_outputs": description["num_outputs"] + 1}).items():
+    wrong |= {"num_outputs": description["num_outputs"] + 1}
+    if description["low"]:
+        wrong |= {"low": description["low"] * 2, "high": description["high"][:-1]}
+    for key, value in wrong.items():
         (tmp_path / "run" / path.name).write_text(json.dumps(description | {key: value}))
         with pytest.raises(UsageError, match="unreadable policy"):
             load_policy(tmp_path / "run")

@@ -327,6 +327,13 @@ def test_a_plan_of_a_larger_machine_asks_for_as_many_workers_as_fit(tmp_path: Pa
     assert f"--workers {num_cores() + 1} --launcher ray --ray-address head:6379" in line
 
 
+def test_departures_name_every_change_of_a_setting(tmp_path: Path) -> None:
+    """A verdict over changed settings says so beside the preset's own departures."""
+    plan = make_plan("sac", "mujoco", runs_dir=tmp_path, settings=["gamma=0.9"])
+    assert plan.departures == (*plan.preset.departures, "gamma = 0.9, set by --set")
+    assert plan.preset.departures
+
+
 def test_too_little_memory_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Size times workers against the machine; the line names a number of workers that fits."""
     monkeypatch.setattr(places, "machine", lambda: {"memory_gib": 12.0})
