@@ -482,9 +482,8 @@ def update(
     with torch.no_grad():
         average = learner.average_policy(batch.obs[:-1].flatten(0, 1)).unflatten(len(batch.rewards))
     signals = learning_signals(config, batch, predictions, average)
-    statistics = (
-        predictions.policy.means if config.std == "fixed" else torch.cat(predictions.policy, -1)
-    )
+    policy = predictions.policy
+    statistics = policy.means if config.std == "fixed" else torch.cat(policy, -1)
     objective = (statistics * (signals.gradients * weights.unsqueeze(-1))).sum()
     q_loss = 0.5 * ((predictions.taken_q_values - signals.q_retrace).square() * weights).sum()
     value_loss = 0.5 * ((predictions.values[:-1] - signals.value_targets).square() * weights).sum()

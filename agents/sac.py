@@ -367,8 +367,10 @@ def train(config: Config, recorder: Recorder) -> Learner:
         return update(learner, config, replay.batch(rows), noise, number)
 
     noise_shape = (1 + config.policy_period, config.batch_size, action_size)
-    options = {"warm_up": config.learning_starts, "phase_of": partial(parts_due, config)}
-    session.begin(learner, store, learn, replay, session.draws(noise_shape), **options)
+    draws, due = session.draws(noise_shape), partial(parts_due, config)
+    session.begin(
+        learner, store, learn, replay, draws, warm_up=config.learning_starts, phase_of=due
+    )
     while session.continues(policy, learner.actor.weights_of, learner.health):
         if session.warms_up:
             actions = session.random_actions()

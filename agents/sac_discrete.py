@@ -421,8 +421,9 @@ def train(config: Config, recorder: Recorder) -> Learner:
     def learn(number: int) -> dict[str, Tensor]:
         return update(learner, config, replay.sample(replay_streams, config.batch_size), number)
 
-    options = {"warm_up": config.learning_starts, "further": replay_streams}
-    session.begin(learner, replay.store, learn, **options)
+    session.begin(
+        learner, replay.store, learn, warm_up=config.learning_starts, further=replay_streams
+    )
     while session.continues(evaluated, learner.weights_of, learner.health):
         if session.warms_up:
             actions = session.random_actions()

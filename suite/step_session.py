@@ -20,7 +20,7 @@ from suite.record.recorder import Recorder
 from suite.replay import Replay
 from suite.session import Act, Session, WeightsOf
 from suite.settings.config import OffPolicyConfig
-from suite.updates import Learn, Updates, updates_due
+from suite.updates import Updates, updates_due
 
 Store = Callable[[np.ndarray, np.ndarray, Step], None]
 """Stores observations `[S, N, *obs]`, the actions taken on them and their outcome."""
@@ -64,7 +64,7 @@ class StepSession(Session):
         self,
         learner: Any,
         store: Store,
-        learn: Learn,
+        learn: Callable[..., dict[str, Tensor]],
         replay: Replay | None = None,
         draws: Draws | None = None,
         *,
@@ -77,22 +77,25 @@ class StepSession(Session):
         Args:
             learner: all that learns.
             store: stores a vector step, given its observations, its actions and its outcome.
-            learn: makes an update of what `draws` drew from `replay`, or draws by itself.
+            learn: makes an update: a `Learn` of rows of `replay` that `draws` draws; without these
+                two it takes the update's number alone, and draws by itself.
             replay: where steps are stored.
-            draws: what `self.draws` returned; None: `learn` takes an update's number alone.
+            draws: what `self.draws` returned.
             warm_up: environment steps before the first update.
             phase_of: maps an update's number to its phase; updates of one phase do the same, and
                 change the learner alone. On a GPU each phase is a CUDA graph then; None: none is.
             further: more random streams, and other stateful objects of the loop.
         """
-        self._store, self._warm_up = store, warm_up
         if phase_of is not None and uses_graphs(self._config, self.device):
             learn = Graphs(learn, phase_of, learner, self.device)
-        every_step = self._update_ratio * self._config.num_envs >= 1
-        self._updates = Updates(learn, self._means, replay, draws, every_step)
+        self._store, self._learn, self._warm_up = store, learn, warm_up
         state = {"learner": learner, "streams": [*self._streams, *further]}
         state |= {"means": self._means, "reward_sums": self._reward_sums}
-        state["draws ahead"] = self._updates.ahead
+        self._updates: Updates | None = None
+        if replay is not None and draws is not None:
+            every_step = self._update_ratio * self._config.num_envs >= 1
+            self._updates = Updates(learn, replay, draws, self._means, every_step)
+            state["draws ahead"] = self._updates.ahead
         self._journal = Journal(self._recorder, self.env, state)
         obs = self.env.reset()
         for step, actions in self._journal.past:
@@ -141,9 +144,9 @@ class StepSession(Session):
         clock.lap("acting")
         self.env.send(actions)
         self.env_steps += self._config.num_envs
-        due = updates_due(self._update_ratio, self.env_steps - self._warm_up)
-        self._updates.begin(self.num_updates, due)
-        clock.lap("learning")
+        if self._updates is not None:
+            self._updates.begin(self.num_updates, self._due)
+            clock.lap("learning")
         step = self.env.recv()
         self._has_stepped = True
         self._journal.record(actions)
@@ -154,8 +157,17 @@ class StepSession(Session):
 
     def finish_updates(self) -> None:
         """Make the due updates that waited for the step's end."""
-        self.num_updates = self._updates.finish()
+        if self._updates is not None:
+            self.num_updates = self._updates.finish()
+        while self.num_updates < self._due:
+            self._means.add(self._learn(self.num_updates))
+            self.num_updates += 1
         self._recorder.clock.lap("learning")
+
+    @property
+    def _due(self) -> int:
+        """Return how many updates have been due so far."""
+        return updates_due(self._update_ratio, self.env_steps - self._warm_up)
 
     def random_actions(self) -> np.ndarray:
         """Return uniform actions, drawn from each seed's stream: in [-1, 1], or numbers, or both.

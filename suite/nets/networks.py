@@ -85,9 +85,9 @@ class Trunk(nn.Module):
             self._convolutions = "residual" if frame_layers.sections else "plain"
             shapes, self._steps, space = _plan(frame_layers, obs_shape)
             for shape in shapes:
-                drawn = draw_convolution(generator, shape, kernel_scheme or scheme, gain)
-                self.kernels.append(drawn[0])
-                self.kernel_biases.append(drawn[1])
+                kernel, bias = draw_convolution(generator, shape, kernel_scheme or scheme, gain)
+                self.kernels.append(kernel)
+                self.kernel_biases.append(bias)
             area = math.prod(space) if frame_layers.drawn_as_kernel else 1
             num_features = shapes[-1][0] * math.prod(space)
             sizes, activation = [num_features, frame_layers.width], "relu"

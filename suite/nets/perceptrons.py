@@ -191,9 +191,8 @@ class Stack(nn.Module):
     def initial_memory(self, number: int) -> Float[Tensor, "S K B M"]:
         """Return the memories with which a number of each seed's episodes begins."""
         members: list[Any] = [*self.networks]
-        return torch.stack([each.initial_memory(number) for each in members]).unflatten(
-            0, self.shape
-        )
+        memories = [each.initial_memory(number) for each in members]
+        return torch.stack(memories).unflatten(0, self.shape)
 
     def step(
         self, inputs: Float[Tensor, "S B I"], memories: Float[Tensor, "S K B M"]

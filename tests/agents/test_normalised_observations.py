@@ -17,8 +17,7 @@ from tests.agents.trainings import module_of, outputs_of, tiny, train
 
 ONLINE = {"replay_ratio": 0.0, "replay_start": 0, "online_updates": True}
 FRAMES: dict[str, Any] = {
-    "task": "Pong-v5",
-    **{"evaluation_interval": 120, "evaluation_episodes": 1},
+    **{"task": "Pong-v5", "evaluation_interval": 120, "evaluation_episodes": 1},
 }
 STANDARDISED: dict[str, Any] = {
     **{"normalise_observations": True, "observation_clip": 1.5, "policy_head_gain": 1.0},

@@ -40,7 +40,7 @@ def test_updates_during_steps_are_those_after_them() -> None:
             read += [replay.batch(rows).obs.clone(), noise]
             return {}
 
-        updates, number = Updates(update, Means(), replay, draw, every_step=ahead), 0
+        updates, number = Updates(update, replay, draw, Means(), every_step=ahead), 0
         for step in range(50):
             until = updates_due(1.5, step + 1)
             if overlaps:
