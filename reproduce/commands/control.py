@@ -6,7 +6,7 @@ from reproduce.commands import flags
 from reproduce.commands.grid import plan_table, run_plan
 from reproduce.controls import peer
 from reproduce.controls.publish import check_publishable, publish
-from reproduce.plan.places import check_memory, check_workers
+from reproduce.plan.places import check_memory
 from reproduce.plan.request import GRID, SIZE, add_flags, read_request, started_anew
 from reproduce.plan.status import check_extensions
 from reproduce.run.view import say
@@ -25,7 +25,6 @@ def main(argv: Sequence[str]) -> int:
     )
     options = parser.parse(argv)
     request = started_anew(read_request(options))
-    check_workers(request)
     plan = peer.make_control(options.peer, **vars(request))
     check_extensions(plan, plan.runs())
     check_memory(plan)

@@ -15,7 +15,7 @@ from reproduce.commands import flags
 from reproduce.plan.declared import keep_declared
 from reproduce.plan.grid import Plan
 from reproduce.plan.make import command_of, folder_name, make_plan, save_plan, variants_of, way_on
-from reproduce.plan.places import Cluster, check_memory, check_workers, check_writable
+from reproduce.plan.places import Cluster, check_memory, check_writable
 from reproduce.plan.presets import presets_of, skipped_tasks
 from reproduce.plan.request import Request, add_flags, read_request, started_anew
 from reproduce.plan.status import by_task, check_extensions, name_of_settings, refuse_mixture
@@ -39,7 +39,6 @@ def main(argv: Sequence[str]) -> int:
     parser.add_argument("--version", action="version", **shown)
     add_flags(parser)
     request = read_request(parser.parse(argv))
-    check_workers(request)
     if request.track:
         from reproduce.commands.track import check_kind
 

@@ -58,7 +58,7 @@ def measured(directory: Path, rule: str, env_steps: int) -> pd.DataFrame:
 
 
 def on_schedule(evaluations: pd.DataFrame, env_steps: int, interval: int | None) -> pd.DataFrame:
-    """Return a run's evaluations, in order, without a last one that counts only where alone.
+    """Return a run's evaluations, in order, without a last one off schedule.
 
     That is one at no multiple of the interval, where (0.9 t, t] has another.
     """

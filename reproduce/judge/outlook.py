@@ -154,11 +154,11 @@ def why_no_reference(plan: Plan, task: str, env_steps: int) -> str:
     steps = references.measured_steps(plan.agent, judge, task, protocol)
     sides = (reversed(steps[: bisect(steps, env_steps)]), steps[bisect(steps, env_steps) :])
 
-    def is_scored(step: int) -> bool:
-        asked = (plan.agent, judge, task, step, plan.rule, protocol)
-        return references.reference_score(*asked) is not None
+    def is_judged(step: int) -> bool:
+        scale = scale_of(plan.agent, judge, plan.config_of(task, env_steps), step)
+        return not (scale.obstacle or scale.nothing_learned)
 
-    near = [next(filter(is_scored, side), None) for side in sides]
+    near = [next(filter(is_judged, side), None) for side in sides]
     named = " or ".join(f"{step:,}" for step in near if step)
     said = f"{judge} has no score at this step" + (f"; the nearest: {named}" if named else "")
     return said + or_published(plan, Path(data.path))

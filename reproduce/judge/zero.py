@@ -165,7 +165,7 @@ def too_early(agent: str, source: str, config: Any) -> str:
     """Return the refusal of a step at or before the first update, with the first that is judged."""
     step = first_judgeable_step(agent, source, config)
     first = f"{first_update(config):,}"
-    way = f"{source} judges from {step:,} on" if step else f"{source} judges no step of this task"
+    way = f"{source} first judges at {step:,}" if step else f"{source} judges no step of this task"
     return f"the first update is at {first} environment steps: {way}"
 
 

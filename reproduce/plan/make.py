@@ -92,7 +92,7 @@ def _decide(request: Request, cluster: Cluster | None = None) -> Plan:
 
 
 def changes_of(settings: Sequence[str] | Mapping[str, str]) -> dict[str, str]:
-    """Return the changes that `--set` asks for, by setting; a `UsageError` for what is none."""
+    """Return the changes that `--set` asks for, by setting; a `UsageError` without a `=`."""
     if isinstance(settings, Mapping):
         return dict(settings)
     changes: dict[str, str] = {}

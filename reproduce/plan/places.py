@@ -20,7 +20,6 @@ from suite.base.hardware import find_device, machine, num_cores
 
 if TYPE_CHECKING:
     from reproduce.plan.grid import Group, Plan, Run
-    from reproduce.plan.request import Request
 
 
 @dataclass(frozen=True)
@@ -75,16 +74,6 @@ def default_workers(device: str, cores_per_run: int, cluster: Cluster | None) ->
         refuse_unplaceable(demand, cluster)
         return cluster.num_places(demand)
     return len(gpus_of(device)) or max(1, num_cores() // cores_per_run)
-
-
-def check_workers(request: "Request") -> None:
-    """Refuse, by a `UsageError`, more processes side by side than this machine has cores."""
-    cores, workers = num_cores(), request.workers or 0
-    if workers > cores and request.launcher == "local":
-        raise UsageError(
-            f"--workers: {workers} processes side by side slow each other down on {cores} cores: "
-            f"use --workers {cores} or fewer"
-        )
 
 
 def refuse_unplaceable(demand: Mapping[str, float], cluster: Cluster) -> None:

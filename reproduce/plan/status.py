@@ -119,7 +119,7 @@ def seeds_begun(plan: "Plan", task: str) -> set[int]:
     """Return the seeds of a task whose scores at the plan's step may be guessed.
 
     They have a record in the task's folder, of these settings and of code that counts, at least
-    half as long. Of one that cannot be read nobody knows what it was.
+    half as long. An unreadable record counts, too: it may have been any run.
     """
     found = set()
     for file in (plan.directory / folder_of(task)).glob("seed-*/run.json"):

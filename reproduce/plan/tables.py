@@ -60,7 +60,9 @@ def read_table(path: Path) -> pd.DataFrame:
             or (column in COUNTS and not (cells.min() >= 0 and cells.max() <= MOST_STEPS))
             or np.abs(cells[np.isfinite(cells)]).max(initial=0) > LARGEST_NUMBER
         ):
-            raise UsageError(f"unreadable {path}: {column} holds what is none, or is too large")
+            raise UsageError(
+                f"unreadable {path}: {column} has a cell that is no number, or too large"
+            )
     return table
 
 

@@ -84,8 +84,6 @@ acer box2d
 sac mujoco --tasks Hopper
 a2c atari --tasks xyz
 sac classic --seeds 0-99999999
-sac classic --workers 500
-control sb3 sac classic --workers 500
 sac classic --like papr
 sac classic --tasks CartPole-v1
 sac classic --set gama=0.9
@@ -133,7 +131,6 @@ def test_a_mistake_only_an_agent_sees_is_one_line(
 ) -> None:
     """Status 2, one line on standard error that names the fix, nothing written."""
     (desk.parent / "FILE").touch()
-    monkeypatch.setattr("reproduce.plan.places.num_cores", lambda: 4)
     monkeypatch.setattr(grid, "run_plan", lambda plan, *_: 0)  # should a line be accepted
     status, out, err = say(words_of(line))
     assert (status, out, err.count("\n"), list(desk.iterdir())) == (2, "", 1, [])

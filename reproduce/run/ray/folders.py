@@ -18,7 +18,7 @@ LAST = (DESCRIPTION, MANIFEST, "run.json")
 
 
 def checkpoint_of(folder: Path) -> tuple[int, int, int] | None:
-    """Return numbers that are others after every checkpoint of a process; None before the first."""
+    """Return numbers that change with every checkpoint of a process; None before the first."""
     return stamp(folder / CHECKPOINT / DESCRIPTION)
 
 

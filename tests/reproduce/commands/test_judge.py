@@ -83,7 +83,7 @@ def test_curves_that_end_before_the_first_update_are_refused(tmp_path: Path) -> 
         rows = [("HalfCheetah-v4", seed, step, 0.0) for seed in (1, 2, 3)]
         return judge_rows(rows, tmp_path, "sac", "jaxrl")
 
-    said = r"the first update is at 10,001 environment steps: jaxrl judges from ([\d,]+) on$"
+    said = r"the first update is at 10,001 environment steps: jaxrl first judges at ([\d,]+)$"
     with pytest.raises(UsageError, match=said) as error:
         judge(5_000)
     first = int(re.findall(said, str(error.value))[0].replace(",", ""))

@@ -319,7 +319,7 @@ def test_the_command_keeps_ones_own_device(tmp_path: Path, monkeypatch: pytest.M
 
 
 def test_a_plan_of_a_larger_machine_asks_for_as_many_workers_as_fit(tmp_path: Path) -> None:
-    """More processes than cores are refused; on a cluster, whose plan says so, they are not."""
+    """More processes than this machine has cores are the cluster's, or another machine's."""
     plan = saved(pendulum(tmp_path, workers=num_cores() + 1))
     assert "--workers" not in commands(load_plan("sac", "classic", None, tmp_path))[0]
     saved(dataclasses.replace(plan, launcher="ray", ray_address="head:6379"))

@@ -23,8 +23,8 @@ def rows(*states: tuple[str, int, float | None]) -> list[Progress]:
         (1, [("running", 500, 10.0)], 50.0),
         (2, [("running", 500, 10.0), ("running", 500, 20.0)], 50.0),
         (1, [("running", 500, 10.0), ("waiting", 0, None)], 150.0),
-        (2, [("running", 900, 10.0), ("waiting", 0, None), ("waiting", 0, None)], 105.0),
-        (2, [("running", 500, 10.0), ("running", 500, 30.0), ("waiting", 0, None)], 175 / 3),
+        (2, [("running", 900, 10.0), ("waiting", 0, None), ("waiting", 0, None)], 110.0),
+        (2, [("running", 500, 10.0), ("running", 500, 30.0), ("waiting", 0, None)], 200 / 3),
         (1, [("elsewhere", 500, 10.0), ("waiting", 0, None)], 150.0),
         (8, [("running", 900, 10.0), ("waiting", 0, None)], 100.0),
         (1, [("finished", 1000, 5.0), ("failed", 10, 5.0), ("waiting", 0, None)], 200.0),
@@ -35,7 +35,7 @@ def rows(*states: tuple[str, int, float | None]) -> list[Progress]:
 def test_the_time_left_of_a_plan_is_shared_by_the_workers(
     side_by_side: int, states: list[tuple[str, int, float | None]], expected: float | None
 ) -> None:
-    """Steps that are left over the speed; those that wait are as fast as the others' mean."""
+    """Each waits for a worker; those without a speed are as fast as the others' mean."""
     left = Board(side_by_side, rows(*states)).seconds_left
     assert left == (expected if expected is None else pytest.approx(expected))
 
