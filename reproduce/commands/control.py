@@ -6,8 +6,8 @@ from reproduce.commands import flags
 from reproduce.commands.grid import plan_table, run_plan
 from reproduce.controls import peer
 from reproduce.controls.publish import check_publishable, publish
-from reproduce.plan.places import check_memory
 from reproduce.plan.request import GRID, SIZE, add_flags, read_request, started_anew
+from reproduce.plan.resources import check_memory
 from reproduce.plan.status import check_extensions
 from reproduce.run.view import say
 from suite.base.errors import UsageError

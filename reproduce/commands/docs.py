@@ -28,7 +28,7 @@ from reproduce.plan.grid import PUBLISHED
 from reproduce.plan.presets import presets_of
 from reproduce.plan.status import NOT_SETTINGS
 from reproduce.report import figures, frames
-from reproduce.report.tables import read_table, records
+from reproduce.report.tables import read_report_table, records
 from reproduce.report.words import mean_and_spread, verdict_words
 from reproduce.report.words import with_interval as interval
 from reproduce.simulators.page import simulators
@@ -61,7 +61,7 @@ def cells() -> tuple[Mapping[str, Any], ...]:
         agent, _, suite = path.parents[1].name.partition("-")
         grid = {"agent": agent, "source": path.parent.name, "folder": path.parent}
         cores = presets_of(agent)[suite, path.parent.name].cores_per_run
-        for row in records(read_table(path.parent, "verdicts")):
+        for row in records(read_report_table(path.parent, "verdicts")):
             runs = [
                 read_entries(run) for run in path.parent.glob(f"{folder_of(row['task'])}/seed-*")
             ]
@@ -246,9 +246,9 @@ def draw_overview(directory: Path) -> list[Path]:
     curves, references, remarks = [], [], {}
     for source, name in BESIDE.items():
         panel, grid = f"HalfCheetah, beside {name}", PUBLISHED / "sac-mujoco" / source
+        tables = (read_report_table(grid, n) for n in ("curves", "reference_curves", "verdicts"))
         ours, theirs, verdicts = (
-            rows[rows["task"] == "HalfCheetah-v4"].assign(task=panel)
-            for rows in (read_table(grid, n) for n in ("curves", "reference_curves", "verdicts"))
+            rows[rows["task"] == "HalfCheetah-v4"].assign(task=panel) for rows in tables
         )
         curves.append(ours)
         references.append(theirs[theirs["role"] == "judge"].assign(source="theirs"))

@@ -15,9 +15,9 @@ from reproduce.commands import flags
 from reproduce.plan.declared import keep_declared
 from reproduce.plan.grid import Plan
 from reproduce.plan.make import command_of, folder_name, make_plan, save_plan, variants_of, way_on
-from reproduce.plan.places import Cluster, check_memory, check_writable
 from reproduce.plan.presets import presets_of, skipped_tasks
 from reproduce.plan.request import Request, add_flags, read_request, started_anew
+from reproduce.plan.resources import Cluster, check_memory, check_writable
 from reproduce.plan.status import by_task, check_extensions, name_of_settings, refuse_mixture
 from reproduce.run.view import say
 from reproduce.words import counted

@@ -21,8 +21,8 @@ from reproduce.gather.collect import on_schedule, window_means
 from reproduce.gather.others import COLUMNS, Curves, read_curves
 from reproduce.judge.zero import Scale, first_update, scale_of, too_early
 from reproduce.pipeline import curves_beside, exit_status, judge_scores, write_tables
-from reproduce.plan.places import check_writable
 from reproduce.plan.presets import check_agent, presets_of
+from reproduce.plan.resources import check_writable
 from reproduce.report import tables
 from reproduce.report.words import verdict_lines
 from reproduce.run.view import say

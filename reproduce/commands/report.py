@@ -13,9 +13,9 @@ from reproduce.gather import references
 from reproduce.gather.baseline import with_baseline
 from reproduce.plan.grid import Plan
 from reproduce.plan.make import commands, load_plan, way_on
-from reproduce.plan.places import check_writable
 from reproduce.plan.presets import presets_of
 from reproduce.plan.request import FIELDS, GRID, add_flags, read_request
+from reproduce.plan.resources import check_writable
 from reproduce.report.words import verdict_lines
 from reproduce.run.view import say
 from suite.base.errors import UsageError
@@ -35,7 +35,7 @@ def main(argv: Sequence[str]) -> int:
 
 def without_updates(plan: Plan) -> list[str]:
     """Return our finished runs that made no update; what a control's program did is not known."""
-    ours = [run for run in plan.runs() if plan.maker.is_ours and run.status == "finished"]
+    ours = [run for run in plan.runs() if plan.program.is_ours and run.status == "finished"]
     return [f"{r.task} seed {r.seed}" for r in ours if not any(r.directory.glob("updates.csv*"))]
 
 
@@ -60,7 +60,7 @@ def report(
         say(console, f"Nobody runs this grid now; {way_on(plan)}")
     if found := pipeline.departures(plan, verdicts):
         say(console, "Departures from the reference: " + "; ".join(found))
-    if plan.maker.is_ours and not references.sources(plan.agent):
+    if plan.program.is_ours and not references.sources(plan.agent):
         origin = getattr(presets_of(plan.agent), "agent", plan.agent)
         other = "AGENT" if origin == plan.agent else origin
         lines = "\n  ".join(commands(plan, baseline=other))

@@ -8,7 +8,7 @@ import pandas as pd
 from rich.table import Table
 
 from reproduce.commands import flags
-from reproduce.plan.places import check_writable
+from reproduce.plan.resources import check_writable
 from reproduce.run.view import say
 from reproduce.simulators.engines import ENGINES
 from reproduce.words import counted

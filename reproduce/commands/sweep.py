@@ -86,10 +86,10 @@ def run(variants: Variants, path: Path, console: Console, again: str) -> int:
     curves_of, scores_of = dict[str, pd.DataFrame](), dict[str, pd.DataFrame]()
     left, goes_on = list[str](), False
     first = next(iter(variants.values()))
-    code = first.maker.code(first.agent)
+    code = first.program.code(first.agent)
     for i, (name, plan) in enumerate(variants.items(), start=1):
         say(console, f"Variant {i} of {len(variants)}: {name}", "bold")
-        if changed := changed_sources(code, plan.maker.code(plan.agent)):
+        if changed := changed_sources(code, plan.program.code(plan.agent)):
             raise UsageError(f"{', '.join(changed)} changed since this sweep was started")
         try:
             plan, failures = train(plan, console)

@@ -18,11 +18,11 @@ from typing import Any
 
 from reproduce.commands import flags
 from reproduce.plan.grid import Plan
-from reproduce.plan.places import check_writable
+from reproduce.plan.resources import check_writable
 from reproduce.words import counted
 from suite.base.errors import UsageError, nearest
 from suite.base.files import check_inside, write_atomically
-from suite.record.live import read_table
+from suite.record.live import read_growing_table
 from suite.record.records import ENDED, read_record
 
 TABLES = ("episodes", "evaluations", "updates", "timing")
@@ -123,7 +123,7 @@ class Mirror:
         if self._sink is None:  # it has ended
             return
         for name in TABLES:
-            table = read_table(self._run / f"{name}.csv")
+            table = read_growing_table(self._run / f"{name}.csv")
             for row in table.iloc[self._rows[name] :].to_dict("records"):
                 values = {f"{name}/{key}": v for key, v in row.items() if not math.isnan(v)}
                 if (steps := values.pop(f"{name}/env_steps", None)) is not None:

@@ -19,7 +19,7 @@ from typing import Any
 
 from reproduce import ROOT
 from reproduce.plan.declared import keep_declared
-from reproduce.plan.grid import Maker, Plan, Run
+from reproduce.plan.grid import Plan, Program, Run
 from reproduce.plan.make import commands, make_plan
 from reproduce.plan.presets import check_agent, presets_of
 from reproduce.plan.request import RUNS
@@ -36,13 +36,13 @@ RUN = GLUE / "run.py"
 SUFFIX = "_control"
 """Of the names of sources that were made here."""
 FACTS = ("title", "repository", "commit", "licence", "families")
-OURS = ("task", "seeds", "env_steps", "device", "num_threads", "log_interval")
-OURS += ("evaluation_rule", "evaluation_interval", "evaluation_episodes")
+MEASUREMENT = ("task", "seeds", "env_steps", "device", "num_threads", "log_interval")
+MEASUREMENT += ("evaluation_rule", "evaluation_interval", "evaluation_episodes")
 """Fields of a configuration that say what is run and measured, not how it learns."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class Peer(Maker):
+class Peer(Program):
     """A program of somebody else, and how it trains one of our agents."""
 
     name: str
@@ -91,7 +91,7 @@ class Peer(Maker):
                 raise UsageError(f"{who} has {key} = {own[key]} of its own: {fix}")
         config = dataclasses.replace(config, **own)
         for field in dataclasses.fields(config):
-            value, known = getattr(config, field.name), (*self.sets, *self.has, *OURS)
+            value, known = getattr(config, field.name), (*self.sets, *self.has, *MEASUREMENT)
             allowed = self.choices.get(field.name)
             if field.name not in known:
                 allowed = [field.default]
@@ -199,11 +199,11 @@ def make_control(peer: str, agent: str, suite: str, **asked: Any) -> Plan:
     plan = make_plan(agent, suite, **asked | own)
     each = (dataclasses.replace(plan.config, task=task) for task in plan.tasks)
     configs = [found.configure(config, plan.settings) for config in each]
-    plan = dataclasses.replace(plan, config=configs[0], maker=found, runs_dir=runs_dir)
+    plan = dataclasses.replace(plan, config=configs[0], program=found, runs_dir=runs_dir)
     return keep_declared(plan)
 
 
 def peer_of(plan: Plan) -> Peer:
     """Return the peer that makes a control's runs."""
-    assert isinstance(plan.maker, Peer)
-    return plan.maker
+    assert isinstance(plan.program, Peer)
+    return plan.program

@@ -16,7 +16,7 @@ from filelock import FileLock
 
 from reproduce.controls.peer import SUFFIX, peer_of
 from reproduce.gather import collect
-from reproduce.gather.baseline import mean_curves, single_runs
+from reproduce.gather.baseline import mean_curves, rows_of_runs
 from reproduce.plan.grid import Plan
 from reproduce.plan.make import commands
 from reproduce.plan.tables import runs_of
@@ -52,7 +52,7 @@ def publish(plan: Plan) -> Path:
         document = _document(plan, path)
         folder.mkdir(exist_ok=True)
         write_atomically(path, _toml(document).encode())  # first: rows without it are refused
-        _write_table(plan, folder / "curves_by_seed.csv.xz", single_runs(*measured))
+        _write_table(plan, folder / "curves_by_seed.csv.xz", rows_of_runs(*measured))
         _write_table(plan, folder / "curves.csv", mean_curves(*measured))
         _write_comparable(plan, folder.name)
     return folder

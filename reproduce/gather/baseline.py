@@ -75,7 +75,7 @@ def _departures(plan: Plan, theirs: Mapping[str, Any]) -> tuple[str, ...]:
     return tuple(said)
 
 
-def single_runs(agent: str, rule: str, runs: Iterable[Run]) -> pd.DataFrame:
+def rows_of_runs(agent: str, rule: str, runs: Iterable[Run]) -> pd.DataFrame:
     """Return what runs measured, their evaluations or training episodes, as `curves_by_seed`."""
     frames = []
     for run in runs:
@@ -193,7 +193,7 @@ def _refuse_other_measures(plan: Plan, found: Baseline) -> None:
 
 def _lend(plan: Plan, found: Baseline) -> None:
     runs, agent = found.runs, plan.agent
-    of_runs = single_runs(agent, plan.rule, runs)
+    of_runs = rows_of_runs(agent, plan.rule, runs)
     interval = None if plan.rule == "training" else found.settings["evaluation_interval"]
     if interval:
         due = of_runs.assign(due=of_runs["env_steps"] / interval)

@@ -46,7 +46,7 @@ NO_LEARNING_RATE = 1e-30
 """A step size that moves no weight; agents of unrolls make an update before they are scored."""
 
 
-def read_table() -> pd.DataFrame:
+def read_fingerprints() -> pd.DataFrame:
     """Return the table with `p_holm`, p-values adjusted for all pairs."""
     table = pd.read_csv(PATH)
     return table.assign(p_holm=holm(table["p"].to_numpy(dtype=float)))
@@ -152,7 +152,7 @@ def main(argv: Sequence[str]) -> int:
         ["agent", "source", "task"]
     )
     write_atomically(PATH, table.to_csv(index=False, lineterminator="\n").encode())
-    refused = read_table().query("p_holm <= @LEVEL").to_dict("records")
+    refused = read_fingerprints().query("p_holm <= @LEVEL").to_dict("records")
     for each in refused:
         pair, p = f"{each['agent']} --like {each['source']}, {each['task']}", each["p_holm"]
         print(f"incompatible: {pair}: p = {p:.2g}")

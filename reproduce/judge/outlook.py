@@ -23,8 +23,8 @@ from reproduce.judge.verdicts import MIN_TASKS
 from reproduce.judge.zero import Scale, first_judgeable_step, first_update, scale_of, too_early
 from reproduce.plan.declared import MIN_SEEDS
 from reproduce.plan.grid import Plan
-from reproduce.plan.places import demand_of
 from reproduce.plan.presets import tasks_of
+from reproduce.plan.resources import demand_of
 from reproduce.plan.speeds import find_speed, side_by_side
 from reproduce.plan.status import Run
 from reproduce.run.view import duration

@@ -12,8 +12,8 @@ from typing import Any
 
 from reproduce import ROOT
 from reproduce.plan import speeds
-from reproduce.plan.places import Cluster, default_workers, gpus_of
 from reproduce.plan.request import Request
+from reproduce.plan.resources import Cluster, default_workers, gpus_of
 from reproduce.plan.status import Code, Run, companions, run_of
 from suite.base.hardware import behaviour, num_cores, sources, uncommitted
 from suite.envs.tasks import Protocol
@@ -27,8 +27,8 @@ Group = tuple[Run, ...]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Maker:
-    """An agent of ours, which its own command trains; `controls/peer.py` has the others."""
+class Program:
+    """The program that trains: our agents' own commands; `controls/peer.py` has the others."""
 
     is_ours: bool = True
     """Whether speeds are tabulated, and its sources looked up."""
@@ -69,7 +69,7 @@ class Maker:
         )
 
 
-OURS = Maker()
+OUR_AGENTS = Program()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -94,7 +94,7 @@ class Plan(Request):
     """The agent's configuration, all but task, seeds and steps."""
     preset: Preset[Any]
     cluster: Cluster | None = None
-    maker: Maker = OURS
+    program: Program = OUR_AGENTS
     behaviours: Mapping[str, int] = field(default_factory=dict)
     """Of a published grid: by task, the number of the behaviour (`BEHAVIOUR`) whose runs count.
     In other grids it is empty, and those of today's code count."""
@@ -105,7 +105,7 @@ class Plan(Request):
 
         Of a published grid it is taken as committed.
         """
-        today = self.maker.today(self.agent)
+        today = self.program.today(self.agent)
         return today._replace(uncommitted=()) if self.behaviours else today
 
     @property
@@ -118,7 +118,7 @@ class Plan(Request):
         """Return the grid's name in words."""
         changes = "".join(f", {key} = {value}" for key, value in self.settings.items())
         grid = f"{self.agent} on {self.suite}, settings of {self.source}{changes}"
-        return f"{self.maker.prefix}{grid}"
+        return f"{self.program.prefix}{grid}"
 
     @property
     def rule(self) -> str:
@@ -134,7 +134,7 @@ class Plan(Request):
     def departures(self) -> tuple[str, ...]:
         """Return the differences from the judging reference, listed beside every verdict."""
         changed = [f"{key} = {value}, set by --set" for key, value in self.settings.items()]
-        return (*self.maker.departures(self), *changed)
+        return (*self.program.departures(self), *changed)
 
     @property
     def gpus(self) -> tuple[str, ...]:
@@ -153,7 +153,7 @@ class Plan(Request):
 
     def expected_seconds(self, task: str, env_steps: int | None = None) -> float | None:
         """Return about how long one run takes here; None if its like was never measured."""
-        if self.cluster or not self.maker.is_ours:
+        if self.cluster or not self.program.is_ours:
             return None
         speed = speeds.find_speed(self.agent, self.source, task, self.device)
         config = self.config_of(task, env_steps)
@@ -195,7 +195,7 @@ class Plan(Request):
         """
         cores = num_cores() // side_by_side
         threads = 1 if self.cluster else max(1, cores - self.preset.cores_per_run + 1)
-        return self.maker.command(self, group, threads)
+        return self.program.command(self, group, threads)
 
 
 def _split(runs: Sequence[Run], parts: int) -> list[Group]:

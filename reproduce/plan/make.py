@@ -15,9 +15,9 @@ from typing import Any, get_args, get_origin, get_type_hints
 from reproduce.plan import grid as planning
 from reproduce.plan.declared import MIN_SEEDS, PLAN, declared_in, keep_declared, read_plan
 from reproduce.plan.grid import Plan
-from reproduce.plan.places import Cluster, check_writable, choose_device, default_workers
 from reproduce.plan.presets import source_of, tasks_of
 from reproduce.plan.request import FIELDS, OPTIONAL, SAVED, Request, check, words_of
+from reproduce.plan.resources import Cluster, check_writable, choose_device, default_workers
 from reproduce.plan.status import NOT_SETTINGS, number_of, records_below
 from reproduce.words import counted
 from suite.base.errors import UsageError, nearest
@@ -207,7 +207,7 @@ def commands(plan: Plan, **other: Any) -> list[str]:
     fields to replace.
     """
     usual, default = plan.preset.budgets[plan.budget].steps, source_of(plan.agent, plan.suite, None)
-    is_ours = plan.maker.is_ours
+    is_ours = plan.program.is_ours
     has_usual_device = plan.device == choose_device("auto", plan.cluster)
     too_many = plan.launcher == "local" and plan.workers > num_cores()  # it was run elsewhere
     is_usual = plan.has_default_workers and (plan.cluster or plan.launcher == "local")
@@ -225,7 +225,7 @@ def commands(plan: Plan, **other: Any) -> list[str]:
         {"tasks": tasks, "env_steps": steps, "seeds": plan.seeds[:number]}
         for (steps, number), tasks in alike.items()
     )
-    return [command_of(Request(**asked | part | other), plan.maker.verb) for part in parts]
+    return [command_of(Request(**asked | part | other), plan.program.verb) for part in parts]
 
 
 def command_of(request: Request, verb: Sequence[str] = ()) -> str:

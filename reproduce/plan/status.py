@@ -167,7 +167,7 @@ def differences(plan: "Plan", record: Mapping[str, Any]) -> str:
     theirs = recorded_settings(type(plan.config), record["config"])
     found = record.get("versions", {})
     pairs = [(k, theirs.get(k, "unknown"), ours.get(k, "unknown")) for k in {**ours, **theirs}]
-    pairs += [(name, found.get(name, "unknown"), pin) for name, pin in plan.maker.pins.items()]
+    pairs += [(name, found.get(name, "unknown"), pin) for name, pin in plan.program.pins.items()]
     return ", ".join(
         f"{key} {there} there, {here} here"
         for key, there, here in pairs

@@ -138,7 +138,7 @@ def throughput_charts(throughput: pd.DataFrame) -> list[Figure]:
 def fragment(figure: Figure) -> markupsafe.Markup:
     """Return a figure as HTML: a place that `script` fills, and its JSON."""
     clear: dict[str, Any] = dict.fromkeys(("paper_bgcolor", "plot_bgcolor"), "rgba(0,0,0,0)")
-    bar = {"bgcolor": "rgba(0,0,0,0)", "color": "grey", "activecolor": frames.OURS[0]}
+    bar = {"bgcolor": "rgba(0,0,0,0)", "color": "grey", "activecolor": frames.PALETTES["ours"][0]}
     above = {"t": figure.layout.margin.t or 60, "b": 40, "l": 0, "r": 10}
     legend = {"orientation": "h", "title": None, "yanchor": "bottom"}
     legend["y"] = figure.layout.legend.y or 1.0

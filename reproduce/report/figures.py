@@ -106,9 +106,9 @@ def draw_throughput(
     grid = sns.FacetGrid(panels, col="panel", **options)
     speeds, times = grid.axes_dict.values()
     common: dict[str, Any] = {"data": throughput, "x": "env_steps_per_second", "y": "task"}
-    sns.stripplot(color=frames.OURS[0], jitter=False, alpha=0.5, ax=speeds, **common)
+    sns.stripplot(color=frames.PALETTES["ours"][0], jitter=False, alpha=0.5, ax=speeds, **common)
     median: dict[str, Any] = {"estimator": "median", "errorbar": None, "linestyle": "none"}
-    sns.pointplot(color=frames.OURS[0], marker="D", ax=speeds, **median, **common)
+    sns.pointplot(color=frames.PALETTES["ours"][0], marker="D", ax=speeds, **median, **common)
     bars: dict[str, Any] = {"hue": "part", "palette": frames.PARTS, "multiple": "stack"}
     bars |= {"hue_order": [*frames.PARTS][::-1], "discrete": True, "shrink": 0.8, "alpha": 1.0}
     bars["legend"] = False

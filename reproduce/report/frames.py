@@ -29,10 +29,12 @@ are on the axis that is named. The ends are our deciding interval, or the refere
 
 NORMALISED = "normalised score (0 nothing learned, 1 reference, dashed: margin; -1, 3: and beyond)"
 """The axis that tasks share whose reference lies above the zero of the scale."""
-OURS = ("#0173B2", "#8E6CCB", "#00899C", "#A07400", "#C0587E", "#6B7280")
-JUDGE = ("#D55E00", "#A0722A", "#9B6FD0")
-OTHERS = ("#029E73", "#CC78BC", "#949494", "#2E8B9A")
-"""Colours told apart under common colour blindness, with a contrast of 3 to white and to black."""
+PALETTES = {
+    "ours": ("#0173B2", "#8E6CCB", "#00899C", "#A07400", "#C0587E", "#6B7280"),
+    "judge": ("#D55E00", "#A0722A", "#9B6FD0"),
+    "context": ("#029E73", "#CC78BC", "#949494", "#2E8B9A"),
+}
+"""By role; told apart under common colour blindness, with a contrast of 3 to white and to black."""
 DASHES = ("dash", "dot", "dashdot", "longdash")
 PARTS = {"environment": "#0173B2", "acting": "#029E73", "learning": "#D55E00", "other": "#949494"}
 """Of a run's wall time, with their colours."""
@@ -178,7 +180,7 @@ def looks(frame: pd.DataFrame) -> tuple[dict[str, str], dict[str, str]]:
     """Return a colour for every source of a frame, and its dashes (a name of plotly's)."""
     colours: dict[str, str] = {}
     dashes: dict[str, str] = {}
-    for role, palette in (("ours", OURS), ("judge", JUDGE), ("context", OTHERS)):
+    for role, palette in PALETTES.items():
         sources = frame.loc[frame["role"] == role, "source"].unique()
         for place, source in enumerate(sources):
             dash = DASHES[place % len(DASHES)] if role == "context" else "solid"

@@ -23,7 +23,7 @@ from plotly.offline import get_plotlyjs
 from reproduce.judge.aggregates import LEAST, median_times, profile, sides_of
 from reproduce.report import charts, frames
 from reproduce.report.figures import KINDS, OVER_TASKS
-from reproduce.report.tables import COLUMNS, read_report, read_table, records
+from reproduce.report.tables import COLUMNS, read_report, read_report_table, records
 from reproduce.report.words import (
     explain,
     explain_suite,
@@ -75,7 +75,8 @@ def render(directory: Path, assets: str = "", home: str = "") -> str:
             empty: the page carries them.
         home: Address of the start page of a site that the page is part of.
     """
-    report, tables = read_report(directory), {name: read_table(directory, name) for name in COLUMNS}
+    report = read_report(directory)
+    tables = {name: read_report_table(directory, name) for name in COLUMNS}
     rows = {name: records(table) for name, table in tables.items()}
     runs, verdicts, suite = rows["runs"], rows["verdicts"], next(iter(rows["suite"]), None)
     failures = [run for run in runs if run["status"] in ("failed", "diverged")]

@@ -48,7 +48,7 @@ TEXT_COLUMNS = {
 }
 
 
-def read_table(directory: Path, name: str) -> pd.DataFrame:
+def read_report_table(directory: Path, name: str) -> pd.DataFrame:
     """Read one tidy file of a comparison.
 
     Returns:

@@ -26,8 +26,8 @@ from reproduce.report.tables import COLUMNS, records
 from reproduce.words import MISSING, counted, number, reached
 from suite.settings.command_line import printable
 
-OURS = ("score_mean", "score_std", "num_seeds")
-THEIRS = ("reference_mean", "reference_std", "reference_num_runs")
+OUR_SCORE = ("score_mean", "score_std", "num_seeds")
+THEIR_SCORE = ("reference_mean", "reference_std", "reference_num_runs")
 ABSENT = "none"
 """In place of a package's version, or a processor's name, that a record lacks."""
 RATIO = "With the zero of the scale at 0 and the reference at 1, ours is at"
@@ -142,7 +142,7 @@ def score_remarks(verdicts: Iterable[Mapping[str, Any]]) -> dict[str, str]:
     """Return what stands under a task's name in the figure of scores: both sides, verdict."""
     lines = {}
     for row in verdicts:
-        ours, theirs = mean_and_spread(*map(row.get, OURS)), mean_and_spread(*map(row.get, THEIRS))
+        ours, theirs = (mean_and_spread(*map(row.get, side)) for side in (OUR_SCORE, THEIR_SCORE))
         said = ["no score recorded" if row["score_mean"] is None else ours]
         said += [] if row["reference_mean"] is None else [f"reference {theirs}"]
         lines[row["task"]] = f"{', '.join(said)}\n{verdict_words(row)}{losses(row)}"

@@ -90,7 +90,7 @@ class Pool:
         self._row_of = {row.run.key: row for row in self.board.rows}
         self._workers: list[Worker] = []
         self._leases = Leases(plan.directory, name_of_settings(plan.config))
-        self._sources = plan.maker.code(plan.agent)
+        self._sources = plan.program.code(plan.agent)
         self._before = {run.directory: stamp(run.directory / "run.json") for run in runs}
 
     def run(self, watch: Callable[[Board], None]) -> None:
@@ -174,7 +174,7 @@ class Pool:
 
     def _start(self, group: Group) -> None:
         """Start a group whose leases are held, unless the code or other runs have changed."""
-        changed = changed_sources(self._sources, self._plan.maker.code(self._plan.agent))
+        changed = changed_sources(self._sources, self._plan.program.code(self._plan.agent))
         if changed:
             raise UsageError(f"{', '.join(changed)} changed since this grid was started")
         refuse_mixture(self._plan)

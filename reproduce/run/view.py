@@ -24,7 +24,7 @@ COLUMNS |= {"time left": 10}
 """Columns of the table, with the characters that their values may take."""
 STATES = ("running", "elsewhere", "failed", "diverged", "left out", "waiting", "finished")
 """States in the order in which a low terminal shows them."""
-TAKEN = 6
+LINES_AROUND = 6
 """Lines around the rows: totals, which may need two, the header, its lines and the cursor's."""
 
 
@@ -85,7 +85,8 @@ class View:
             runs = {row.run.key: row.run.directory for row in board.rows}
             self._curves.update(runs, room)
         if self._live:
-            shown: list[RenderableType] = [_totals(board), _table(board, max(height - TAKEN, 1))]
+            table = _table(board, max(height - LINES_AROUND, 1))
+            shown: list[RenderableType] = [_totals(board), table]
             shown += [self._curves.shown] if self._curves else []
             self._live.update(Group(*shown), refresh=True)
         elif is_over or time.monotonic() - self._last_line >= LINE_SECONDS:

@@ -125,7 +125,7 @@ def read_curves(folder: Path, version: object) -> pd.DataFrame:
     """
     curves = []
     for name in TABLES:
-        table = read_table(folder / name)
+        table = read_growing_table(folder / name)
         for column in map(str, table):
             if column != RETURNS.get(name) and not column.endswith(DIAGNOSTICS):
                 continue
@@ -136,7 +136,7 @@ def read_curves(folder: Path, version: object) -> pd.DataFrame:
     return pd.concat([curve for curve in curves if len(curve)] or [NOTHING])
 
 
-def read_table(path: Path) -> pd.DataFrame:
+def read_growing_table(path: Path) -> pd.DataFrame:
     """Return the whole rows of a table that grows; none if it is absent or damaged."""
     try:
         content = read_plain(path)

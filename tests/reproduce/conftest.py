@@ -19,7 +19,7 @@ from reproduce.gather.collect import collect
 from reproduce.gather.references import ReferenceScore
 from reproduce.pipeline import gather, write_report
 from reproduce.plan import grid as planning
-from reproduce.plan.grid import Maker, Plan
+from reproduce.plan.grid import Plan, Program
 from reproduce.plan.make import make_plan, save_plan
 from reproduce.plan.request import add_flags, read_request
 from reproduce.plan.status import Run
@@ -213,14 +213,14 @@ def stand_in(monkeypatch: pytest.MonkeyPatch) -> StandIn:
     monkeypatch.setattr(pooling, "POLL_SECONDS", 0.02)
 
     def choose(scripts: Mapping[int, str]) -> None:
-        def command(maker: Maker, plan: Plan, runs: Sequence[Run], _: int) -> tuple[str, ...]:
+        def command(program: Program, plan: Plan, runs: Sequence[Run], _: int) -> tuple[str, ...]:
             seeds = (str(run.seed) for run in runs)
             where = (str(runs[0].directory.parent), str(runs[0].env_steps))
             given = f"template, covered = {_template(plan)!r}, {COVERED!r}"
             script = f"{given}\n{PRELUDE}{scripts[runs[0].seed]}"
             return (sys.executable, "-I", "-S", "-c", script, *where, *seeds)
 
-        monkeypatch.setattr(Maker, "command", command)
+        monkeypatch.setattr(Program, "command", command)
 
     return choose
 

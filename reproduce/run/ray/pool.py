@@ -22,7 +22,7 @@ from typing import Any
 
 from reproduce import ROOT
 from reproduce.plan.grid import Group, Plan
-from reproduce.plan.places import Cluster, demand_of
+from reproduce.plan.resources import Cluster, demand_of
 from reproduce.run.pool import Pool, Worker
 from reproduce.run.processes import End
 from reproduce.run.ray import node

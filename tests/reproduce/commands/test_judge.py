@@ -13,7 +13,7 @@ from reproduce.commands.judge import _name_of, score_runs
 from reproduce.commands.judge import judge_curves as judge_read
 from reproduce.gather.others import COLUMNS, read_curves
 from reproduce.plan.grid import PUBLISHED
-from reproduce.report.tables import read_table
+from reproduce.report.tables import read_report_table
 from suite.base.errors import UsageError
 from tests.messages import check, refused
 from tests.reproduce.conftest import TASK, Say, pendulum, record_run, recorded
@@ -55,7 +55,7 @@ def test_a_table_of_a_grids_curves_has_the_grids_verdicts(tmp_path: Path) -> Non
     found = judge_curves("sac", write(tmp_path), "nnabla_rl")
     assert set(found["scores"]["rule"]) == {"deterministic"}
     for name, table in (("verdicts", found["verdicts"]), ("suite", found["suite"])):
-        whole = read_table(GRID, name)
+        whole = read_report_table(GRID, name)
         shared = [c for c in table if c in whole and c not in ("note", "left_out", "remarks")]
         assert {"verdict", "difference", "ci_low", "margin"} <= set(shared)
         pd.testing.assert_frame_equal(table[shared], whole[shared], check_dtype=False)

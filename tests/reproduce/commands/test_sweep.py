@@ -13,7 +13,7 @@ from scipy import stats
 from reproduce.commands import sweep
 from reproduce.commands.flags import make_console
 from reproduce.pipeline import gather
-from reproduce.plan.grid import Maker, Plan
+from reproduce.plan.grid import Plan, Program
 from reproduce.plan.make import folder_name, variants_of
 from tests.reproduce.conftest import TASK, Say, pendulum, record_run
 
@@ -121,7 +121,7 @@ def test_all_variants_are_made_by_the_same_code(
             record_run(plan, TASK, seed, {1000: 1.0}, device="cpu")
 
     def train(plan: Plan, console: object) -> tuple[Plan, dict[tuple[str, int], str]]:
-        monkeypatch.setattr(Maker, "code", lambda *_: {"agents/sac.py": "edited"})
+        monkeypatch.setattr(Program, "code", lambda *_: {"agents/sac.py": "edited"})
         return plan, {}
 
     monkeypatch.setattr("reproduce.commands.sweep.train", train)

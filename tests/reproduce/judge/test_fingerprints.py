@@ -33,14 +33,14 @@ def hopper(pairs: Pairs) -> Pair:
 
 def test_every_pair_with_evidence_is_in_the_table(pairs: Pairs) -> None:
     """A new preset or a new reference is compared before it is believed."""
-    table = fingerprints.read_table()
+    table = fingerprints.read_fingerprints()
     assert set(table[["agent", "source", "task"]].itertuples(index=False, name=None)) == set(pairs)
     assert {"jaxrl", "nnabla_rl", "tianshou_v3", "simbav2_baselines"} <= set(table["judge"])
 
 
 def test_no_preset_is_refuted_by_its_source(pairs: Pairs) -> None:
     """At 1 % over all pairs; the table's p-values are those of its returns and the references."""
-    for row in fingerprints.read_table().to_dict("records"):
+    for row in fingerprints.read_fingerprints().to_dict("records"):
         pair = pairs[row["agent"], row["source"], row["task"]]
         ours = np.array(row["our_returns"].split(), dtype=float)
         assert row["p"] == pytest.approx(fingerprints.p_value(ours, pair.theirs), rel=0.01)
@@ -50,7 +50,7 @@ def test_no_preset_is_refuted_by_its_source(pairs: Pairs) -> None:
 @pytest.mark.usefixtures("unchecked")
 def test_the_table_is_of_todays_initial_weights(hopper: Pair) -> None:
     """A seed's return is as it stands: a changed preset needs a new table."""
-    table = fingerprints.read_table().query("source == 'jaxrl' and task == 'Hopper-v4'")
+    table = fingerprints.read_fingerprints().query("source == 'jaxrl' and task == 'Hopper-v4'")
     (returns,) = table["our_returns"]
     (ours,) = fingerprints.untrained_returns(hopper.agent, hopper.config, fingerprints.SEEDS[:1])
     assert ours == pytest.approx(float(returns.split()[0]), rel=0.02)
@@ -61,13 +61,13 @@ def test_a_false_claim_is_found(hopper: Pair) -> None:
     """Heads of gain 1e-3, as a later commit of jaxrl has them, are not those of its runs."""
     false: Any = replace(hopper.config, policy_head_gain=1e-3)
     returns = fingerprints.untrained_returns(hopper.agent, false)
-    level = fingerprints.LEVEL / len(fingerprints.read_table())
+    level = fingerprints.LEVEL / len(fingerprints.read_fingerprints())
     assert fingerprints.p_value(returns, hopper.theirs) < level
 
 
 def test_every_pair_could_be_refused(pairs: Pairs) -> None:
     """Returns that lie apart from those of the source's runs are: also of three runs."""
-    table = fingerprints.read_table()
+    table = fingerprints.read_fingerprints()
     for row in table.to_dict("records"):
         theirs = pairs[row["agent"], row["source"], row["task"]].theirs
         ours = theirs.max() + np.arange(1.0, 1.0 + len(row["our_returns"].split()))

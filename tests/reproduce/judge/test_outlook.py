@@ -16,11 +16,11 @@ from reproduce.judge import outlook, verdicts
 from reproduce.judge.outlook import chance_if_equal, outlooks, why_no_reference
 from reproduce.judge.verdicts import judge
 from reproduce.judge.zero import Scale, Zero
-from reproduce.plan import places, speeds
+from reproduce.plan import resources, speeds
 from reproduce.plan.grid import Plan
 from reproduce.plan.make import make_plan
-from reproduce.plan.places import check_memory, demand_of
 from reproduce.plan.presets import presets_of
+from reproduce.plan.resources import check_memory, demand_of
 from reproduce.plan.speeds import Speed, find_speed, read_speeds, run_seconds
 from reproduce.words import counted
 from suite.base.errors import UsageError
@@ -263,9 +263,9 @@ def with_memory(monkeypatch: pytest.MonkeyPatch, *gibibytes: float, host: float 
     """Let torch find GPUs with so much memory each, on a machine with `host`."""
     with_gpus(monkeypatch, len(gibibytes))
     sizes = {"cuda": gibibytes[0]} | {f"cuda:{i}": size for i, size in enumerate(gibibytes)}
-    monkeypatch.setattr(places, "gpu_memory_gib", sizes.__getitem__)
+    monkeypatch.setattr(resources, "gpu_memory_gib", sizes.__getitem__)
     facts = {"memory_gib": host, "cpu": "", "gpu": "", "gpu_driver": ""}
-    monkeypatch.setattr(places, "machine", lambda: facts)
+    monkeypatch.setattr(resources, "machine", lambda: facts)
 
 
 @pytest.mark.parametrize(

@@ -12,11 +12,11 @@ from agents import sac
 from reproduce import __main__ as command_line
 from reproduce.commands import grid as running
 from reproduce.plan import grid as planning
-from reproduce.plan import places
+from reproduce.plan import resources
 from reproduce.plan.grid import Plan
 from reproduce.plan.make import commands, load_plan, make_plan
-from reproduce.plan.places import check_memory
 from reproduce.plan.request import FIELDS, Request, add_flags, read_request, words_of
+from reproduce.plan.resources import check_memory
 from suite.base.hardware import num_cores
 from suite.envs.tasks import SUITES
 from suite.settings.command_line import Parser, read_command_line
@@ -194,7 +194,7 @@ def test_a_plan_takes_every_gpu_or_the_one_that_is_named(
 ) -> None:
     """With a process for each; the plan's own record keeps what was asked for."""
     with_gpus(monkeypatch, num_gpus)
-    monkeypatch.setattr(places, "num_cores", lambda: 2)
+    monkeypatch.setattr(resources, "num_cores", lambda: 2)
     settings = [f"tf32={'true' if gpus else 'false'}"]
     plan = pendulum(tmp_path, device=device, workers=None, settings=settings)
     assert (plan.gpus, plan.workers) == (gpus, workers)
@@ -253,7 +253,7 @@ def test_the_simulator_gets_the_cores_that_no_run_keeps_busy(
     agent, num_cores, num_seeds, workers, threads, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Shared out among the processes side by side; IMPALA's acting and learning keep two busy."""
-    for module in (planning, places):
+    for module in (planning, resources):
         monkeypatch.setattr(module, "num_cores", lambda: num_cores)
     plan = make_plan(
         agent,
@@ -336,7 +336,7 @@ def test_departures_name_every_change_of_a_setting(tmp_path: Path) -> None:
 
 def test_too_little_memory_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Size times workers against the machine; the line names a number of workers that fits."""
-    monkeypatch.setattr(places, "machine", lambda: {"memory_gib": 12.0})
+    monkeypatch.setattr(resources, "machine", lambda: {"memory_gib": 12.0})
 
     def pong(**options: Any) -> Plan:
         standard = {"tasks": ["Pong-v5"], "num_seeds": 6, "workers": 3, "device": "cpu"}

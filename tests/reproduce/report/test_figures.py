@@ -19,7 +19,7 @@ pytestmark = pytest.mark.usefixtures("svg_alone")
 
 SVG_TEXT = "{http://www.w3.org/2000/svg}text"
 KINDS = figures.KINDS
-BLUE, ORANGE = frames.OURS[0], frames.JUDGE[0]
+BLUE, ORANGE = frames.PALETTES["ours"][0], frames.PALETTES["judge"][0]
 
 
 def svg_texts(path: Path) -> list[str]:
@@ -72,7 +72,7 @@ def test_seeds_means_and_references_differ(tmp_path: Path, drawn: list[sns.Facet
     assert not of_one_run.collections
     assert widths(panel, BLUE) == {0.8: [10, 20, 30], 2.6: [10, 20]}
     assert widths(panel, ORANGE) == {1.9: [0, 20]}
-    assert widths(panel, frames.OTHERS[0]) == {1.3: [0, 20]}
+    assert widths(panel, frames.PALETTES["context"][0]) == {1.3: [0, 20]}
     bands = [np.asarray(band.get_paths()[0].vertices) for band in panel.collections]
     ends = [sorted({*map(float, band[band[:, 0] == 20][:, 1])}) for band in bands]
     std = 20 * 2**0.5

@@ -1,5 +1,7 @@
 """Frames hold what was measured, where it was measured, and say what is missing."""
 
+import itertools
+
 import numpy as np
 import pandas as pd
 
@@ -117,7 +119,7 @@ def test_every_source_has_a_look_of_its_own() -> None:
     frame = frames.learning_curves(grids, pd.concat([reference("A", [10]), *others]))
     colours, _ = frames.looks(frame)
     assert len({*colours.values()}) == len(colours) == 16
-    assert len({*frames.OURS, *frames.JUDGE, *frames.OTHERS}) == 13
+    assert len({*itertools.chain(*frames.PALETTES.values())}) == 13
 
 
 def test_scores_are_normalised_by_zero_and_reference() -> None:

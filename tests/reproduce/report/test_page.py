@@ -2,6 +2,7 @@
 
 import base64
 import hashlib
+import itertools
 import json
 import re
 from pathlib import Path
@@ -27,8 +28,8 @@ HOSTILE = '"><script>alert(1)</script>\u202e\x07\x1b\u2028'
 
 def terminal(folder: Path) -> Group:
     """The terminal's table of a folder, as it is read."""
-    rows = tables.read_table(folder, "verdicts")
-    return words.verdict_lines(rows, tables.read_table(folder, "suite"), "")
+    rows = tables.read_report_table(folder, "verdicts")
+    return words.verdict_lines(rows, tables.read_report_table(folder, "suite"), "")
 
 
 def verdict(task: str, name: str, **fields: object) -> dict[str, object]:
@@ -147,7 +148,7 @@ def test_inks_can_be_read_and_lines_be_seen_in_both_themes() -> None:
         grounds = [colours[name][theme] for name in ("page", "panel")]
         for name in ("ink", "faint", "link", "good", "better", "bad", "open"):
             assert min(contrast(colours[name][theme], ground) for ground in grounds) >= 4.5, name
-        for drawn in (*frames.OURS, *frames.OTHERS, *frames.JUDGE, *frames.many_colours(24)):
+        for drawn in itertools.chain(*frames.PALETTES.values(), frames.many_colours(24)):
             assert contrast(drawn, grounds[0]) >= 3.0, drawn
 
 

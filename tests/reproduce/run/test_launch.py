@@ -150,7 +150,7 @@ def test_a_process_gets_the_gpu_with_the_fewest_and_sees_just_that_one(
 ) -> None:
     """Of two GPUs: the first run waits for some others, which end at once."""
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
-    monkeypatch.setattr("reproduce.plan.places.num_cores", lambda: 4)
+    monkeypatch.setattr("reproduce.plan.resources.num_cores", lambda: 4)
     if visible is not None:
         monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
     with_gpus(monkeypatch, 2)

@@ -21,7 +21,7 @@ from rich.console import Console
 from agents import a2c
 from reproduce import ROOT
 from suite.record import live
-from suite.record.live import Curves, collect, panels, read_curves, read_table
+from suite.record.live import Curves, collect, panels, read_curves, read_growing_table
 from tests.runs import repeatable
 
 WORDS = ["--task=CartPole-v1", "--seeds", "1", "2", "--env-steps=1000", "--log-interval=250"]
@@ -44,9 +44,9 @@ def points(frame: pd.DataFrame, panel: str) -> list[tuple[float, float]]:
 def test_a_row_that_is_being_written_is_left_out(tmp_path: Path) -> None:
     """And a table that is absent, empty, without steps or no table gives no rows."""
     path = tmp_path / "updates.csv"
-    assert read_table(path).empty
+    assert read_growing_table(path).empty
     path.write_text("env_steps,critic_loss\n10,0.5\n20,0.25\n30,0.1")
-    assert read_table(path)["critic_loss"].tolist() == [0.5, 0.25]
+    assert read_growing_table(path)["critic_loss"].tolist() == [0.5, 0.25]
     for text in (
         "",
         "env_steps,critic_loss",

@@ -18,9 +18,9 @@ import jaxtyping
 import pytest
 
 from reproduce import ROOT
-from reproduce.plan.grid import Maker, Plan
+from reproduce.plan.grid import Plan, Program
 from reproduce.plan.make import commands, make_plan
-from reproduce.plan.places import Cluster, check_memory, demand_of
+from reproduce.plan.resources import Cluster, check_memory, demand_of
 from reproduce.run import pool as pooling
 from reproduce.run import processes
 from reproduce.run.pool import launch
@@ -121,8 +121,8 @@ def local(tmp_path_factory: pytest.TempPathFactory) -> Plan:
 @pytest.fixture
 def often(monkeypatch: pytest.MonkeyPatch) -> None:
     """Agents make a checkpoint every 0.3 seconds; the harness looks at what arrives as often."""
-    command = Maker.command
-    monkeypatch.setattr(Maker, "command", lambda *given: (*command(*given), *OFTEN))
+    command = Program.command
+    monkeypatch.setattr(Program, "command", lambda *given: (*command(*given), *OFTEN))
     monkeypatch.setattr(pooling, "POLL_SECONDS", 0.1)
 
 
@@ -210,7 +210,7 @@ def test_other_code_than_the_grids_is_refused(
     """Nodes compare what they were sent with what the grid was begun with."""
     stand_in({1: FINISH})
     ours = hardware.sources("sac")
-    monkeypatch.setattr(Maker, "code", lambda *_: ours | {"suite/envs/tasks.py": "0"})
+    monkeypatch.setattr(Program, "code", lambda *_: ours | {"suite/envs/tasks.py": "0"})
     with connect(nodes.address) as cluster:
         plan = pendulum(tmp_path, [1], cluster=cluster)
         ((state, error),) = ends(launch(plan, ignore)).values()
@@ -388,12 +388,12 @@ from pathlib import Path
 sys.path.insert(0, {tests!r})
 from test_pool import OFTEN, pendulum
 from reproduce.run.pool import launch
-from reproduce.plan.grid import Maker
+from reproduce.plan.grid import Program
 from reproduce.run.ray import pool
 from reproduce.run.ray.pool import connect
 pool._on_a_shared_disk = lambda path: f"/proc/nowhere{{path}}"
-command = Maker.command
-Maker.command = lambda *given: (*command(*given), *OFTEN)
+command = Program.command
+Program.command = lambda *given: (*command(*given), *OFTEN)
 with connect("auto") as cluster:
     launch(pendulum(Path({runs_dir!r}), [1], cluster=cluster), lambda board: None)
 """

@@ -1,4 +1,4 @@
-"""Where runs go, and whether they fit: devices, workers, clusters, memory, folders.
+"""What runs need, and whether it is there: devices, workers, clusters, memory, folders.
 
 What runs keep in memory beside their networks is `memory_bytes` of the agent's configuration; a
 replay of frames is gigabytes. On a GPU it is the GPU's memory that must hold it, if the agent keeps
