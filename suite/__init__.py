@@ -4,11 +4,11 @@ base      errors, files, the machine, randomness
 envs      tasks, and the environments that simulate them
 settings  configurations, presets of sources, the command line
 nets      layers, initial weights, optimisers, running moments
-resume    checkpoints of a run, and trained policies
+resume    checkpoints of a run
 record    a run's folder: its record, its tables, what makes it whole, the live view
 
 Bad input is a `UsageError`, what a disk refuses an `OSError`, wherever either may arise.
 
 The modules beside the rooms are the frame of a training: sessions, unrolls, replay, updates,
-evaluation. `tasks.py`, `vector_env.py` and `checkpoint.py` hold the names of `docs/api.md`.
+evaluation, trained policies. `docs/api.md` lists what users import.
 """

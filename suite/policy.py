@@ -18,7 +18,7 @@ from suite.nets.initialisation import at_most
 from suite.nets.recurrence import Memory, StackMemory
 from suite.resume.snapshot import BROKEN
 from suite.settings.presets import ConfigT
-from suite.settings.recorded import REMOVED, without_removed, younger_settings
+from suite.settings.recorded import REMOVED, without_removed
 
 WEIGHTS, DESCRIPTION = "policy.safetensors", "policy.json"
 LARGEST_DESCRIPTION = 2**16
@@ -129,7 +129,6 @@ def config_of(
     """Return the configuration that a policy acts by; settings of learning keep their defaults."""
     fields = {field.name for field in dataclasses.fields(config_class)}  # type: ignore[arg-type]
     names = [name for name in ("task", "protocol", *settings) if name in fields]
-    description = {**younger_settings(config_class), **description}
     missing = [name for name in names if name not in description]
     if missing:
         raise UsageError(f"unreadable policy: {DESCRIPTION} lacks {', '.join(missing)}")

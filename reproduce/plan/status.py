@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 from reproduce.words import counted
 from suite.base.errors import UsageError
 from suite.base.files import CHECKPOINT
+from suite.base.hardware import of_code
 from suite.envs.tasks import folder_of
 from suite.record.manifest import BEST, POLICY
 from suite.record.records import ENDED, read_record, seed_of
@@ -234,7 +235,7 @@ def why_left_out(plan: "Plan", record: Mapping[str, Any]) -> str:
     files are committed, for then they passed the golden test.
     """
     today = plan.today
-    theirs, ours = _python(record.get("sources")), _python(today.sources)
+    theirs, ours = of_code(record.get("sources")), of_code(today.sources)
     number = number_of(record)
     is_same = number is not None and number == today.number and not today.uncommitted
     if theirs == ours or is_same:
@@ -285,12 +286,6 @@ def by_task(runs: Iterable[Run]) -> dict[str, tuple[Older, str]]:
 def changed_sources(theirs: Mapping[str, str], ours: Mapping[str, str]) -> list[str]:
     """Return the files that differ between two answers of `hardware.sources`."""
     return sorted(path for path in {**ours, **theirs} if ours.get(path) != theirs.get(path))
-
-
-def _python(sources: object) -> dict[str, str]:
-    """Return the checksums of code; settings are left out, for a record has its own."""
-    known = sources if isinstance(sources, Mapping) else {}
-    return {path: sum_ for path, sum_ in known.items() if path.endswith(".py")}
 
 
 def _names(paths: Sequence[str]) -> str:

@@ -213,6 +213,12 @@ def sources(agent: str) -> dict[str, str]:
     }
 
 
+def of_code(sources: object) -> dict[str, str]:
+    """Return a record's checksums of code alone: its settings are in its configuration."""
+    known = sources if isinstance(sources, Mapping) else {}
+    return {path: checksum for path, checksum in known.items() if path.endswith(".py")}
+
+
 def behaviour(agent: str) -> int | None:
     """Return the number in an agent's file that goes up when the bytes of its runs change.
 

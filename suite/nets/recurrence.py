@@ -91,11 +91,6 @@ class Core(nn.Module):
         self._parts = [size, size, num_further]
         self.memory_size = sum(self._parts)
 
-    @property
-    def device(self) -> torch.device:
-        """Return the network's device."""
-        return self.lstm.weight.device
-
     def initial_memory(self, number: int) -> Float[Tensor, "N M"]:
         """Return the memory with which a number of episodes begins."""
         return self.lstm.weight.new_zeros(number, self.memory_size)

@@ -2,8 +2,6 @@
 
 import math
 import time
-from collections.abc import Mapping
-from typing import Any
 
 SECTIONS = ("environment", "acting", "learning", "evaluation")
 TIMING_COLUMNS = (
@@ -42,10 +40,8 @@ class Clock(Stopwatch):
 
     def __init__(self) -> None:
         super().__init__()
-        self._started = self._interval_start = self._last
-        self.env_steps = 0
-        """Those of the last row."""
-        self._seconds_before = dict(self.seconds)
+        self._started = self._last
+        self._begin_interval(0)
 
     @property
     def wall_seconds(self) -> float:
@@ -56,38 +52,24 @@ class Clock(Stopwatch):
         """End an interval; return its row of `timing.csv`."""
         now = time.perf_counter()
         elapsed = max(now - self._interval_start, 1e-9)
-        before = self._seconds_before
-        shares = [(spent - before.get(name, 0.0)) / elapsed for name, spent in self.seconds.items()]
+        shares = [spent / elapsed for spent in self.seconds.values()]
         speed = (env_steps - self.env_steps) / elapsed
         cells = (env_steps, num_updates, now - self._started, speed, *shares)
         added = (f"{name}_share" for name in list(self.seconds)[len(SECTIONS) :])
         rounded = [cell if isinstance(cell, int) else round(cell, 4) for cell in cells]
-        self._interval_start, self.env_steps = now, env_steps
-        self._seconds_before = dict(self.seconds)
-        self.start()  # time not yet charged lies in the interval that ends here
+        self._begin_interval(env_steps)
         return dict(zip((*TIMING_COLUMNS, *added), rounded, strict=True))
 
-    def state(self) -> dict[str, Any]:
-        """Return what `restore` restores, as JSON."""
-        now = time.perf_counter()
-        return {
-            "wall_seconds": now - self._started,
-            "interval_seconds": now - self._interval_start,
-            "interval_env_steps": self.env_steps,
-            "seconds_before": self._seconds_before,
-            "seconds": dict(self.seconds),
-        }
-
-    def restore(self, state: Mapping[str, Any]) -> None:
-        """Go on from a checkpoint's clock; the time since it does not count."""
-        seconds, before = state["seconds"], state["seconds_before"]
-        if seconds.keys() != self.seconds.keys():
-            raise ValueError(f"a clock of {', '.join(seconds)}")
-        names = ("wall_seconds", "interval_seconds", "interval_env_steps")
-        wall_seconds, interval_seconds, env_steps = times = [state[name] for name in names]
-        if not all(map(math.isfinite, (*times, *seconds.values(), *before.values()))):
+    def restore(self, wall_seconds: float, env_steps: int) -> None:
+        """Go on from a checkpoint, where an interval begins; the time since it does not count."""
+        if not math.isfinite(wall_seconds):
             raise ValueError("a clock that shows no time")
-        now = time.perf_counter()
-        self._started, self._interval_start = now - wall_seconds, now - interval_seconds
+        self._begin_interval(env_steps)
+        self._started = self._last - wall_seconds
+
+    def _begin_interval(self, env_steps: int) -> None:
+        self.start()  # time not yet charged lies in the interval that ends here
+        self._interval_start = self._last
         self.env_steps = env_steps
-        self._seconds_before, self.seconds = dict(before), dict(seconds)
+        """Those of the last row."""
+        self.seconds = dict.fromkeys(self.seconds, 0.0)

@@ -224,7 +224,7 @@ class Recorder:
             "files": [seed.extents() for seed in self._seeds],
             "actions": actions,
             "ends": [{key: seed.entries[key] for key in ENDS} for seed in self._seeds],
-            "clock": self.clock.state(),
+            "wall_seconds": self.clock.wall_seconds,
         }
 
     def check_ours(self) -> None:
@@ -233,9 +233,9 @@ class Recorder:
             if seed.is_running or (i == 0 and seed.status == "diverged"):
                 seed.check_ours()
 
-    def restart_clock(self, state: Mapping[str, Any], env_steps: int) -> None:
+    def restart_clock(self, wall_seconds: float, env_steps: int) -> None:
         """Restore a checkpoint's clock, and say where each seed goes on; see `Clock.restore`."""
-        self.clock.restore(state)
+        self.clock.restore(wall_seconds, env_steps)
         for i in self.active:
             print(f"{self.seed_directories[i].name} goes on at {env_steps} env_steps", flush=True)
 

@@ -72,7 +72,8 @@ def _refuse_others_progress(seed: SeedRecord) -> None:
     statuses = {each.get("status") for each in group}
     can_go_on = (
         (folders[0] / CHECKPOINT / DESCRIPTION).exists()
-        and all(before.get(key) == now[key] for key in ("sources", "versions"))
+        and hardware.of_code(before.get("sources")) == hardware.of_code(now["sources"])
+        and before.get("versions") == now["versions"]
         and _hardware(before, device) == _hardware(now, device)
         and all(_seeds_of(each) == others for each in group)
         and "finished" not in statuses
@@ -118,7 +119,8 @@ def identity_of(run: Mapping[str, Any], seeds: Sequence[SeedRecord]) -> dict[str
         "config": {key: value for key, value in config.items() if key not in elsewhere},
         "seeds": [seed.entries["seed"] for seed in seeds],
         "processor": _hardware(first, config.get("device")),
-        **{key: first[key] for key in ("sources", "versions")},
+        "sources": hardware.of_code(first["sources"]),
+        "versions": first["versions"],
     }
     return json.loads(json.dumps(identity))
 
@@ -141,8 +143,8 @@ def _fit(
         return None, f"unreadable checkpoint: {error}", False
     except OSError as error:  # it may be whole, and beginning anew would delete it
         raise UnreadableError(f"cannot read {error.filename or folder}: {error.strerror}") from None
-    of_code = "sources" in changes or CIRCUMSTANCES.issuperset(changes)
-    return snapshot, misfit, bool(past) or not of_code or not NAMED.isdisjoint(changes)
+    code_changed = "sources" in changes or CIRCUMSTANCES.issuperset(changes)
+    return snapshot, misfit, bool(past) or not code_changed or not NAMED.isdisjoint(changes)
 
 
 def _in_words(changes: Sequence[str], identity: Mapping[str, Any]) -> str:
@@ -150,7 +152,7 @@ def _in_words(changes: Sequence[str], identity: Mapping[str, Any]) -> str:
     if [*changes] == ["keep_best"]:
         without, fix = ("out", "omit") if "keep_best" in identity else ("", "add")
         return f"it was begun with{without} --keep-best: {fix} it"
-    return f"its checkpoint was made with a different {', '.join(changes)}" if changes else ""
+    return f"its checkpoint differs in {', '.join(changes)}" if changes else ""
 
 
 def _other_run(content: Mapping[str, Any], identity: Mapping[str, Any]) -> tuple[str, list[str]]:

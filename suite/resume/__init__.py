@@ -1,1 +1,1 @@
-"""Checkpoints of a run, and trained policies."""
+"""Checkpoints of a run."""

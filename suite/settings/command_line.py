@@ -381,7 +381,7 @@ def read_command_line(
     if said := replaced(presets, agent, (suite, source), config):
         print(said, file=sys.stderr)
     elif (number := len(replacements(preset, config))) and not options.plot:
-        print(f"{source} on {suite} sets {number} defaults of the file otherwise: see --help")
+        print(f"{source} on {suite} changes {number} of the file's defaults: see --help")
     out = options.out or Path("runs") / "alone" / agent / folder_of(task)
     kept = (options.checkpoint_minutes, options.drop_checkpoints, options.keep_best, options.plot)
     return config, RunOptions(suite, source, out, *kept)

@@ -163,7 +163,7 @@ class OffPolicyConfig(RunConfig):
         num_envs, capacity = self.num_envs, self.replay_capacity
         least = max(num_envs, self.batch_size)
         require(capacity >= least, f"replay_capacity must hold {least} transitions", capacity)
-        for name in ("env_steps", "learning_starts", "evaluation_interval"):
+        for name in ("env_steps", "learning_starts"):
             steps, rule = getattr(self, name), f"{name} must be a multiple of num_envs {num_envs}"
             require(steps is None or steps % num_envs == 0, rule, steps)
 

@@ -34,27 +34,14 @@ def _text(value: Any) -> str:
 
 WITHOUT_EFFECT = ("env_threads",)
 """Settings that no result depends on: a run may go on with other values of them."""
-YOUNGER: Mapping[str, Mapping[str, Any]] = {
-    "a2c": {"bfloat16": False},
-    "sac": {"separate_heads": True},
-}
-"""Settings that an agent got after its first records, and the values that those ran with.
-
-Of other younger settings it is the default.
-"""
-
-
-def younger_settings(config_class: type) -> Mapping[str, Any]:
-    """Return an agent's entry of `YOUNGER`."""
-    return YOUNGER.get(config_class.__module__.rpartition(".")[2], {})
 
 
 def recorded_settings(config_class: type, settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a record's settings of today, with those that are younger than the record.
+    """Return a record's settings of today; one that is younger than the record has its default.
 
     Values are those of JSON: a list for a tuple.
     """
     known = {field.name: field.default for field in dataclasses.fields(config_class)}
     defaults = {name: value for name, value in known.items() if value is not dataclasses.MISSING}
     kept = without_removed(settings, known)
-    return {**json.loads(json.dumps(defaults)), **younger_settings(config_class), **kept}
+    return {**json.loads(json.dumps(defaults)), **kept}

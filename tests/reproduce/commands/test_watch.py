@@ -123,7 +123,7 @@ def test_a_run_of_other_code_is_over(tmp_path: Path, say: Say) -> None:
     reseal(run, behaviour=None, sources={"agents/sac.py": "other"})
     shown, board = seen(load_grid(plan.directory))
     assert shown == [{1: "left out"}]
-    assert "changed since" in board.rows[0].error
+    assert "change" in board.rows[0].error
     assert say(["watch", str(plan.directory)])[0] == 2
 
 

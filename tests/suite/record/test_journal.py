@@ -255,10 +255,7 @@ def test_whatever_a_checkpoint_says_is_one_line_or_harmless(
     @example(("ends",), [{}])
     @example(("ends", 0, "status"), "finished")
     @example(("ends", 0, "wall_seconds"), math.nan)
-    @example(("clock", "interval_env_steps"), None)
-    @example(("clock", "seconds", "acting"), "x")
-    @example(("clock", "seconds_before"), {"acting": []})
-    @example(("clock",), {})
+    @example(("wall_seconds",), "x")
     @example(("numbers",), [])
     @example(("numbers",), ["7"])
     @example(("state",), [[]])
@@ -304,7 +301,7 @@ def test_another_run_does_not_take_the_place_of_an_unfinished_one(tmp_path: Path
     (tmp_path / "seed-1" / ".run.json.1.tmp").touch()
     before = tree(tmp_path)
     with pytest.raises(
-        UsageError, match=r"an unfinished run .*different gamma\): choose another --out"
+        UsageError, match=r"an unfinished run .*differs in gamma\): choose another --out"
     ):
         Run(tmp_path, gamma=0.9)
     assert tree(tmp_path) == before
@@ -317,10 +314,20 @@ def test_a_run_in_other_circumstances_begins_anew(
     for name in ("sources", "versions"):
         cut(tmp_path / name)
         with monkeypatch.context() as patch:
-            patch.setattr(f"suite.base.hardware.{name}", lambda *agent: {"other": "one"})
+            patch.setattr(f"suite.base.hardware.{name}", lambda *agent: {"other.py": "one"})
             assert Run(tmp_path / name).recorder.snapshot is None
-        assert f"different {name}" in capsys.readouterr().err
+        assert f"differs in {name}" in capsys.readouterr().err
         assert not (tmp_path / name / "seed-1" / "checkpoint").exists()
+
+
+def test_a_remark_in_a_file_of_settings_stops_no_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What the run learns by is in its own configuration."""
+    cut(tmp_path)
+    sources = hardware.sources
+    monkeypatch.setattr(hardware, "sources", lambda agent: sources(agent) | {"sac.toml": "other"})
+    assert Run(tmp_path).recorder.snapshot is not None
 
 
 @pytest.mark.parametrize(
