@@ -20,13 +20,14 @@ from reproduce.plan.make import commands
 from reproduce.plan.request import RUNS
 from reproduce.plan.status import Older, by_task
 from reproduce.plan.tables import runs_of
+from reproduce.plan.unlearned import known_zero
 from reproduce.report import figures, frames
 from reproduce.report.page import FIGURES, write_page
 from reproduce.report.tables import COLUMNS, records
 from reproduce.report.words import marks, panel_remarks, remarks_on, score_remarks
 from suite.base.files import write_atomically, write_json
 from suite.base.hardware import machine, versions
-from suite.envs.tasks import Task, Zero, baseline_scores, find_suite, find_task
+from suite.envs.tasks import Task, find_suite, find_task
 from suite.record.records import read_record
 
 
@@ -40,8 +41,7 @@ def gather(
     """
     judge, steps = plan.preset.judged_by, plan.env_steps
     tasks = {name: find_task(name, plan.protocol) for name in plan.tasks}
-    known = baseline_scores()
-    randoms = {n: known.get((n, t.protocol), Zero()).random for n, t in tasks.items()}
+    randoms = {name: known_zero(name, task.protocol).random for name, task in tasks.items()}
     found = runs_of(plan)
     recorded = collect.collect(plan, found, failures, randoms)
     scales = {n: scale_of(plan.agent, judge, plan.config_of(n), steps[n]) for n in tasks}

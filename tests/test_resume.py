@@ -237,7 +237,11 @@ def test_a_run_that_cannot_be_extended_is_refused_and_left_as_it_is(tmp_path: Pa
     before = tree(tmp_path)
     for seed, changes, reason in (
         (2, ["--env-steps=800"], "cannot be extended (it has no checkpoint of these seeds"),
-        (1, ["--env-steps=800", "--gamma=0.5"], "cannot be extended (its checkpoint differs in gamma"),
+        (
+            1,
+            ["--env-steps=800", "--gamma=0.5"],
+            "cannot be extended (its checkpoint differs in gamma",
+        ),
         (1, ["--env-steps=800", "--keep-best"], "it was begun without --keep-best: omit it"),
         (1, ["--env-steps=400"], "holds a finished run: extend it by a larger --env-steps, choose"),
         (1, ["--env-steps=200"], "holds a finished run: extend it by a larger --env-steps, choose"),

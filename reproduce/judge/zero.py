@@ -13,8 +13,8 @@ from typing import Any
 from reproduce.gather import references
 from reproduce.gather.references import ReferenceScore, kept
 from reproduce.judge.inference import MIN_REFERENCE_RUNS
+from reproduce.plan.unlearned import Zero, known_zero
 from reproduce.words import number
-from suite.envs.tasks import Zero, baseline_scores
 
 APART = 2.0
 """Standard deviations of its runs by which a reference's mean must exceed policies that learned
@@ -62,7 +62,7 @@ def zero_of(
     rule `training` the source has none: training episodes that ended so early are short ones. Nor
     has a baseline, whose own first update may come before ours.
     """
-    ours = baseline_scores().get((task, protocol), Zero())
+    ours = known_zero(task, protocol)
     if source is not None and rule != "training" and (agent, source) not in references.LENT:
         theirs = references.first_evaluations(agent, source, task, first_update_step - 1, protocol)
         ours = ours._replace(untrained=float(theirs.mean())) if theirs.size else ours
@@ -111,7 +111,7 @@ def nothing_learned(reference: ReferenceScore, zero: Zero, config: Any) -> str:
     if not math.isfinite(reference.std):
         return ""
     task = config.find_task()
-    longest = baseline_scores().get((task.name, task.protocol), Zero()).longest_episode or 0
+    longest = known_zero(task.name, task.protocol).longest_episode or 0
     until = 10 * config.num_envs * longest  # (0.9 t, t] is a tenth of t
     if reference.rule == "training" and reference.env_steps < until:
         return (

@@ -3,10 +3,10 @@
     python -m reproduce.judge.zero_scores --tasks HalfCheetah-v4 Hopper-v4
     python -m reproduce.judge.zero_scores --tasks HalfCheetah-v4 --only untrained
 
-It updates `suite/random_scores.csv`. A score is the undiscounted return of a whole episode. Random
-actions are uniform over [-1, 1], scaled to the task's bounds, and over the discrete choices. The
-idle action is 0 in [-1, 1], no operation in a game, and none of a few other tasks' moves; the rest
-have no such action.
+It updates `reproduce/plan/unlearned.csv`. A score is the undiscounted return of a whole episode.
+Random actions are uniform over [-1, 1], scaled to the task's bounds, and over the discrete choices.
+The idle action is 0 in [-1, 1], no operation in a game, and none of a few other tasks' moves; the
+rest have no such action.
 
 The untrained policy has the initial networks of SAC, of A2C or IMPALA, or of `sac_alf`, by the kind
 of actions, and the default preset of the task's suite (of a task without one, the agent's own
@@ -24,15 +24,14 @@ import numpy as np
 import pandas as pd
 
 from reproduce.judge.fingerprints import untrained_returns
+from reproduce.plan.unlearned import ZEROS, read_zeros
 from suite.base.errors import UsageError
 from suite.base.files import write_atomically
 from suite.base.randomness import stream
 from suite.envs.tasks import (
     ATARI_PROTOCOLS,
-    RANDOM_SCORES,
     TASKS,
     Task,
-    baseline_scores,
     find_task,
     tasks_in,
 )
@@ -138,20 +137,20 @@ def measure_untrained(task: Task) -> dict[str, str]:
 
 
 def put(task: Task, measured: Mapping[str, str]) -> None:
-    """Write columns of a task's row of `suite/random_scores.csv`; all else stays as it is."""
+    """Write columns of a task's row of `reproduce/plan/unlearned.csv`; all else stays as it is."""
     table = pd.DataFrame([{"task": task.name, "protocol": task.protocol, **measured}])
-    if RANDOM_SCORES.exists():
-        before = pd.read_csv(RANDOM_SCORES, dtype=str, keep_default_na=False)
+    if ZEROS.exists():
+        before = pd.read_csv(ZEROS, dtype=str, keep_default_na=False)
         table = table.set_index(KEYS).combine_first(before.set_index(KEYS)).reset_index()
     content = table.reindex(columns=list(COLUMNS)).to_csv(index=False, lineterminator="\n")
-    write_atomically(RANDOM_SCORES, content.encode())
-    baseline_scores.cache_clear()
+    write_atomically(ZEROS, content.encode())
+    read_zeros.cache_clear()
 
 
 def in_every_protocol(names: Sequence[str]) -> list[Task]:
     """Return the tasks of these names; of a game, one for each protocol that has its own scores.
 
-    Small frames have those of large ones (`baseline_scores`).
+    Small frames have those of large ones (`read_zeros`).
     """
     tasks = []
     for name in names:
@@ -175,7 +174,7 @@ def main(argv: Sequence[str]) -> int:
         raise UsageError(f"--seed must be at least 0, not {options.seed}")
     for task in in_every_protocol(options.tasks):
         measured: dict[str, str] = {}
-        if options.only != "untrained" or (task.name, task.protocol) not in baseline_scores():
+        if options.only != "untrained" or (task.name, task.protocol) not in read_zeros():
             measured |= measure_random(task, episodes=options.episodes, seed=options.seed)
         if options.only != "random":
             measured |= measure_untrained(task)

@@ -19,11 +19,12 @@ from reproduce.plan.presets import source_of, tasks_of
 from reproduce.plan.request import FIELDS, OPTIONAL, SAVED, Request, check, words_of
 from reproduce.plan.resources import Cluster, check_writable, choose_device, default_workers
 from reproduce.plan.status import NOT_SETTINGS, number_of, records_below
+from reproduce.plan.unlearned import known_zero
 from reproduce.words import counted
 from suite.base.errors import UsageError, nearest
 from suite.base.files import check_inside, write_json
 from suite.base.hardware import find_device, num_cores
-from suite.envs.tasks import Zero, baseline_scores, refuse_unimported
+from suite.envs.tasks import refuse_unimported
 from suite.record.recorder import refuse_no_evaluations
 from suite.settings.command_line import printable, read_value
 from suite.settings.recorded import without_removed
@@ -126,7 +127,7 @@ def refuse_scoreless(config: Any) -> None:
     A policy that learns is taken to play no shorter episodes than a random one.
     """
     task = config.find_task()
-    known = baseline_scores().get((task.name, task.protocol), Zero())
+    known = known_zero(task.name, task.protocol)
     first = (known.shortest_episode or 0) * config.num_envs
     if config.evaluation_rule == "training" and config.env_steps < first:
         raise UsageError(

@@ -6,20 +6,13 @@ registrations in envpool 1.2.5 and gymnasium 1.4.0, which a test compares. A tas
 called `module:id`: importing the module registers the id with gymnasium.
 """
 
-import csv
-import math
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cache
-from pathlib import Path
 from types import MappingProxyType
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal
 
 from suite.base.errors import UsageError, near, nearest
-
-RANDOM_SCORES = Path(__file__).parents[1] / "random_scores.csv"
-"""Mean returns of policies that learned nothing, by `python -m reproduce.judge.zero_scores`."""
 
 Protocol = Literal["noframeskip", "sticky", "small_frames"]
 """How an Atari game is presented: see `ATARI_PROTOCOLS`."""
@@ -66,58 +59,6 @@ class Task:
     def simulator_id(self) -> str:
         """Return the id by which the simulator makes it."""
         return self.made_as or self.name
-
-    @property
-    def random_score(self) -> float:
-        """Return a random policy's mean return."""
-        known = baseline_scores().get((self.name, self.protocol))
-        if known is None:
-            raise UsageError(
-                f"no random-policy score for {self.name}: run "
-                f"`python -m reproduce.judge.zero_scores --tasks {self.name}`"
-            )
-        return known.random
-
-
-class Zero(NamedTuple):
-    """Mean returns of policies that learned nothing, in reward units; NaN: unknown."""
-
-    random: float = math.nan
-    """Of uniformly random actions."""
-    idle: float = math.nan
-    """Of the action that does nothing."""
-    untrained: float = math.nan
-    """Of the initial networks of an agent that trains the task."""
-    shortest_episode: int | None = None
-    """Decisions of the shortest episode of random actions; None: not measured."""
-    longest_episode: int | None = None
-    """Decisions of the longest one."""
-
-    @property
-    def score(self) -> float:
-        """Return the largest of those that are known: the zero of a scale; NaN: none is."""
-        return max((each for each in self[:3] if not math.isnan(each)), default=math.nan)
-
-
-@cache
-def baseline_scores() -> Mapping[tuple[str, str], Zero]:
-    """Return what is known of policies that learned nothing, by (task, protocol)."""
-    if not RANDOM_SCORES.exists():
-        return MappingProxyType({})
-    with RANDOM_SCORES.open(newline="") as file:
-        rows = list(csv.DictReader(file))
-    scores = ("mean_return", "idle_return", "untrained_return")
-    lengths = ("shortest_episode", "longest_episode")
-    known = {}
-    for row in rows:
-        random, idle, untrained = (float(row[name] or "nan") for name in scores)
-        shortest, longest = (int(row[name]) if row[name] else None for name in lengths)
-        known[row["task"], row["protocol"]] = Zero(random, idle, untrained, shortest, longest)
-    for task, protocol in [key for key in known if key[1] == "noframeskip"]:
-        # the size of frames changes nothing of play that does not see them
-        blind = known[task, protocol]._replace(untrained=float("nan"))
-        known.setdefault((task, "small_frames"), blind)
-    return MappingProxyType(known)
 
 
 MUJOCO = {

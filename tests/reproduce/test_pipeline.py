@@ -15,9 +15,9 @@ from reproduce.pipeline import exit_status, gather
 from reproduce.plan.grid import Plan
 from reproduce.plan.make import commands, make_plan
 from reproduce.plan.status import run_of
+from reproduce.plan.unlearned import known_zero
 from reproduce.report.tables import COLUMNS
 from reproduce.run.lease import Leases
-from suite.envs.tasks import find_task
 from tests.reproduce.conftest import (
     NEVER_BEGUN,
     TASK,
@@ -97,7 +97,7 @@ def test_runs_like_the_reference_reproduce_it_and_everything_is_written(tmp_path
     assert status_of(plan) == 0
     hopper = verdicts.iloc[0]
     zero = hopper.zero_score
-    assert zero > find_task(HOPPER).random_score, "standing still, or not trained, is better"
+    assert zero > known_zero(HOPPER).random, "standing still, or not trained, is better"
     assert hopper.score_mean == pytest.approx(reference.mean)
     assert hopper.score_std == pytest.approx(50.0)
     assert hopper.margin == pytest.approx(0.1 * (reference.mean - zero))
@@ -168,7 +168,7 @@ def test_a_report_tells_failed_and_diverged_runs(tmp_path: Path, say: Say) -> No
     assert f"{HOPPER} seed 4 failed exit 1: no memory\nno memory\n" in said
     assert f"{HOPPER} seed 5 diverged non-finite critic_loss" in said
     (row,) = records(plan, "verdicts")
-    random_score = find_task(HOPPER).random_score
+    random_score = known_zero(HOPPER).random
     assert row["score_mean"] == pytest.approx((3.0 * mean + random_score) / 4.0)
 
 

@@ -16,7 +16,7 @@ from reproduce.judge.zero import zero_of
 from reproduce.plan import make
 from reproduce.plan.grid import Plan
 from reproduce.plan.make import make_plan
-from suite.envs.tasks import baseline_scores
+from reproduce.plan.unlearned import read_zeros
 from tests.messages import check, refused
 from tests.reproduce.conftest import TASK, ReadFrom, Say, record_run, reseal, saved, scored
 
@@ -88,7 +88,7 @@ def test_a_baseline_that_learned_before_our_first_update_is_no_zero(tmp_path: Pa
     run(grid(tmp_path))
     plan = with_baseline(grid(tmp_path, "sac_alf", baseline="sac"))
     zero = zero_of(plan.agent, plan.preset.judged_by, TASK, "", plan.rule, 15_000)
-    assert zero == baseline_scores()[TASK, ""]
+    assert zero == read_zeros()[TASK, ""]
 
 
 def test_a_baseline_may_be_evaluated_less_often_than_asked(tmp_path: Path) -> None:

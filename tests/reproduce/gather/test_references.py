@@ -23,8 +23,9 @@ from reproduce.gather.references import (
     sources,
 )
 from reproduce.judge.aggregates import human_scores
+from reproduce.plan.unlearned import read_zeros
 from reproduce.report.frames import possible_returns
-from suite.envs.tasks import ATARI_GAMES, ATARI_PROTOCOLS, TASKS, baseline_scores
+from suite.envs.tasks import ATARI_GAMES, ATARI_PROTOCOLS, TASKS
 from suite.settings.presets import REFERENCES, read_source
 from tests.messages import refused
 from tests.reproduce.conftest import ReadFrom, scored
@@ -267,7 +268,7 @@ def test_no_return_lies_outside_those_that_a_task_has() -> None:
         table("*/curves_by_seed.csv.xz"),
     ]).merge(COMPARABLE, on=KEYS)  # fmt: skip
     ours = pd.concat(map(pd.read_csv, (ROOT / "results/published").glob("*/*/curves.csv")))
-    rows = [(name, score) for (name, _), known in baseline_scores().items() for score in known[:3]]
+    rows = [(name, score) for (name, _), known in read_zeros().items() for score in known[:3]]
     rows += [*theirs[["task", "mean_return"]].itertuples(index=False, name=None)]
     rows += [*ours[["task", "mean_return"]].itertuples(index=False, name=None)]
     returns = pd.DataFrame(rows, columns=["task", "value"]).groupby("task")["value"]

@@ -27,7 +27,8 @@ from reproduce.judge.aggregates import (
     stratified_bootstrap,
     times_to_score,
 )
-from reproduce.judge.zero import Scale, Zero
+from reproduce.judge.zero import Scale
+from reproduce.plan.unlearned import Zero
 from tests.reproduce.conftest import reference
 from tests.reproduce.report import tables
 

@@ -20,7 +20,8 @@ from reproduce.judge.inference import (
     welch,
 )
 from reproduce.judge.verdicts import judge
-from reproduce.judge.zero import Scale, Zero
+from reproduce.judge.zero import Scale
+from reproduce.plan.unlearned import Zero
 from tests.reproduce.conftest import reference
 
 scores_in_eighths = st.lists(

@@ -15,13 +15,14 @@ from reproduce.gather.references import ReferenceScore
 from reproduce.judge import outlook, verdicts
 from reproduce.judge.outlook import chance_if_equal, outlooks, why_no_reference
 from reproduce.judge.verdicts import judge
-from reproduce.judge.zero import Scale, Zero
+from reproduce.judge.zero import Scale
 from reproduce.plan import resources, speeds
 from reproduce.plan.grid import Plan
 from reproduce.plan.make import make_plan
 from reproduce.plan.presets import presets_of
 from reproduce.plan.resources import check_memory, demand_of
 from reproduce.plan.speeds import Speed, find_speed, read_speeds, run_seconds
+from reproduce.plan.unlearned import Zero
 from reproduce.words import counted
 from suite.base.errors import UsageError
 from suite.settings.presets import BUDGETS

@@ -24,7 +24,8 @@ from reproduce.judge.verdicts import (
     judge_tasks,
     verdict_table,
 )
-from reproduce.judge.zero import Scale, Zero
+from reproduce.judge.zero import Scale
+from reproduce.plan.unlearned import Zero
 from reproduce.report.words import explain_suite
 from tests.reproduce.conftest import reference
 

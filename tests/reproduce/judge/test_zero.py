@@ -19,7 +19,7 @@ from reproduce.judge.zero import (
     share,
     zero_of,
 )
-from suite.envs.tasks import baseline_scores
+from reproduce.plan.unlearned import read_zeros
 from suite.updates import updates_due
 from tests.golden.runner import SEEDS_TOGETHER
 from tests.reproduce import conftest
@@ -60,7 +60,7 @@ def test_the_source_s_untrained_policy_comes_before_ours() -> None:
     """Where its runs were evaluated before their first update, and not by training episodes."""
     theirs = zero_of("sac", "jaxrl", CHEETAH, "", "deterministic", 5_001)
     assert round(theirs.untrained, 3) == -0.381
-    ours = baseline_scores()[CHEETAH, ""].untrained
+    ours = read_zeros()[CHEETAH, ""].untrained
     for source, rule, first in (
         ("jaxrl", "deterministic", 5_000),
         ("jaxrl", "training", 10_001),
@@ -150,7 +150,7 @@ def test_training_episodes_count_once_all_can_have_ended(
     at = dataclasses.replace(at, env_steps=10 * 999 * 16 - 1)
     assert "only short episodes" in nothing_learned(at, KNOWN, config)
     assert nothing_learned(dataclasses.replace(at, rule="sampled"), KNOWN, config) == ""
-    monkeypatch.setattr(judged_zero, "baseline_scores", dict)  # an unknown length decides nothing
+    monkeypatch.setattr(judged_zero, "known_zero", lambda *_: Zero())  # unknown: no bound
     assert nothing_learned(at, KNOWN, config) == ""
 
 

@@ -16,7 +16,9 @@ from reproduce.judge.zero_scores import (
     random_returns,
     untrained_config,
 )
-from suite.envs.tasks import RANDOM_SCORES, TASKS, baseline_scores, find_task
+from reproduce.plan import unlearned
+from reproduce.plan.unlearned import ZEROS, Zero, known_zero, read_zeros
+from suite.envs.tasks import TASKS, find_task
 
 
 def rows(path: Path) -> list[dict[str, str]]:
@@ -27,7 +29,7 @@ def rows(path: Path) -> list[dict[str, str]]:
 @pytest.mark.parametrize("name", ["CartPole-v1", "Reacher-v4", "InvertedPendulum-v4", "Claw-v0"])
 def test_a_stored_score_is_measured_again(name: str) -> None:
     """The committed numbers are what the documented command gives, lengths included."""
-    (stored,) = [row for row in rows(RANDOM_SCORES) if row["task"] == name]
+    (stored,) = [row for row in rows(ZEROS) if row["task"] == name]
     episodes, seed = int(stored["num_episodes"]), int(stored["seed"])
     returns, lengths = random_returns(find_task(name), episodes=episodes, seed=seed)
     assert returns.shape == (episodes,)
@@ -48,20 +50,20 @@ def test_a_stored_score_is_measured_again(name: str) -> None:
 def test_standing_still_where_it_is_possible(name: str, expected: float | None) -> None:
     """Known by hand; stored as measured, or empty."""
     returns = idle_returns(find_task(name), episodes=3)
-    (stored,) = [row["idle_return"] for row in rows(RANDOM_SCORES) if row["task"] == name]
+    (stored,) = [row["idle_return"] for row in rows(ZEROS) if row["task"] == name]
     if expected is None:
         assert returns is None
         assert stored == ""
-        assert math.isnan(baseline_scores()[name, ""].idle)
+        assert math.isnan(read_zeros()[name, ""].idle)
     else:
         assert returns is not None
         assert returns.tolist() == [expected] * 3
-        assert float(stored) == expected == baseline_scores()[name, ""].idle
+        assert float(stored) == expected == read_zeros()[name, ""].idle
 
 
 def test_stored_scores_are_of_known_tasks_and_enough_episodes() -> None:
     """Each row names a task in its protocol, once, from a hundred episodes but for long games."""
-    stored = rows(RANDOM_SCORES)
+    stored = rows(ZEROS)
     keys = [(row["task"], row["protocol"]) for row in stored]
     assert keys == sorted(set(keys))
     measured = {(task.name, task.protocol) for task in in_every_protocol(list(TASKS))}
@@ -70,7 +72,7 @@ def test_stored_scores_are_of_known_tasks_and_enough_episodes() -> None:
     for row in stored:
         atari = TASKS[row["task"]].family == "atari"
         assert int(row["num_episodes"]) >= (2 if atari else 100)
-        assert float(row["mean_return"]) == baseline_scores()[row["task"], row["protocol"]].random
+        assert float(row["mean_return"]) == read_zeros()[row["task"], row["protocol"]].random
 
 
 def test_measuring_one_task_keeps_the_rows_of_the_others(
@@ -78,7 +80,7 @@ def test_measuring_one_task_keeps_the_rows_of_the_others(
 ) -> None:
     """Rows are replaced by task and protocol, and stay sorted, so that a diff shows the change."""
     path = tmp_path / "random_scores.csv"
-    monkeypatch.setattr(zero_scores, "RANDOM_SCORES", path)
+    monkeypatch.setattr(zero_scores, "ZEROS", path)
     monkeypatch.setattr(zero_scores, "untrained_returns", lambda agent, config: np.full(10, -7.0))
     main(["--tasks", "Pendulum-v1", "--episodes", "2"])
     (pendulum,) = rows(path)
@@ -112,3 +114,20 @@ def test_the_untrained_policy_is_of_an_agent_that_trains_the_task() -> None:
         assert (found, config.task) == (agent, name)
     sticky = untrained_config(find_task("Pong-v5", "sticky"))[1]
     assert (sticky.protocol, sticky.evaluation_rule) == ("sticky", "sampled")
+
+
+def test_small_frames_change_no_random_score() -> None:
+    """Play that does not see the frames has the same returns; an untrained network sees them."""
+    plain, small = (read_zeros()["Qbert-v5", name] for name in ("noframeskip", "small_frames"))
+    assert small._replace(untrained=0.0) == plain._replace(untrained=0.0)
+    assert math.isnan(small.untrained)
+
+
+def test_a_score_belongs_to_one_version_and_one_protocol(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No other stands in for one that is missing."""
+    known = {("Hopper-v4", ""): Zero(20.0), ("Pong-v5", "sticky"): Zero(-20.5)}
+    monkeypatch.setattr(unlearned, "read_zeros", lambda: known)
+    assert known_zero("Hopper-v4").random == 20.0
+    assert known_zero("Pong-v5", "sticky").random == -20.5
+    assert math.isnan(known_zero("Hopper-v5").random)
+    assert math.isnan(known_zero("Pong-v5", "noframeskip").random)

@@ -1,6 +1,5 @@
 """The task tables against the simulators' registrations, and how tasks are found by name."""
 
-import math
 import warnings
 from dataclasses import replace
 from importlib.util import find_spec
@@ -10,15 +9,10 @@ import pytest
 from envpool.registration import registry
 from gymnasium.spaces import flatdim
 
-from suite.base.errors import UsageError
-from suite.envs import tasks
 from suite.envs.gymnasium_pool import describe
 from suite.envs.tasks import (
     SUITES,
     TASKS,
-    Task,
-    Zero,
-    baseline_scores,
     find_suite,
     find_task,
 )
@@ -87,30 +81,6 @@ def test_atari_protocols_are_different_tasks() -> None:
     assert sticky.options["full_action_space"] is True
     assert find_task("Hopper-v4", "sticky") is TASKS["Hopper-v4"]  # which has a score
     assert {t.protocol for t in TASKS.values() if t.family != "atari"} == {""}
-
-
-def test_small_frames_change_no_random_score() -> None:
-    """Play that does not see the frames has the same returns; an untrained network sees them."""
-    plain, small = (baseline_scores()["Qbert-v5", name] for name in ("noframeskip", "small_frames"))
-    assert small._replace(untrained=0.0) == plain._replace(untrained=0.0)
-    assert math.isnan(small.untrained)
-
-
-def test_a_random_score_belongs_to_one_version_and_one_protocol(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """A missing score is an error that names the command; no other version stands in for it."""
-    known = {("Hopper-v4", ""): Zero(20.0), ("Pong-v5", "sticky"): Zero(-20.5)}
-    monkeypatch.setattr(tasks, "baseline_scores", lambda: known)
-
-    def score(task: Task) -> float:
-        return task.random_score
-
-    assert score(find_task("Hopper-v4")) == 20.0
-    assert score(find_task("Pong-v5", "sticky")) == -20.5
-    for missing in (find_task("Hopper-v5"), find_task("Pong-v5")):
-        with pytest.raises(UsageError, match=f"--tasks {missing.name}`$"):
-            score(missing)
 
 
 @pytest.mark.parametrize(
