@@ -154,8 +154,10 @@ def why_no_reference(plan: Plan, task: str, env_steps: int) -> str:
     steps = references.measured_steps(plan.agent, judge, task, protocol)
     sides = (reversed(steps[: bisect(steps, env_steps)]), steps[bisect(steps, env_steps) :])
 
+    config = plan.config_of(task, env_steps)
+
     def is_judged(step: int) -> bool:
-        scale = scale_of(plan.agent, judge, plan.config_of(task, env_steps), step)
+        scale = scale_of(plan.agent, judge, config, step)
         return not (scale.obstacle or scale.nothing_learned)
 
     near = [next(filter(is_judged, side), None) for side in sides]

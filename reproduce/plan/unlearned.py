@@ -50,7 +50,7 @@ def read_zeros() -> Mapping[tuple[str, str], Zero]:
         known[row["task"], row["protocol"]] = Zero(random, idle, untrained, shortest, longest)
     for task, protocol in [key for key in known if key[1] == "noframeskip"]:
         # the size of frames changes nothing of play that does not see them
-        blind = known[task, protocol]._replace(untrained=float("nan"))
+        blind = known[task, protocol]._replace(untrained=math.nan)
         known.setdefault((task, "small_frames"), blind)
     return MappingProxyType(known)
 

@@ -116,14 +116,17 @@ def test_watching_ends_with_the_runs(tmp_path: Path) -> None:
     ]
 
 
-def test_a_run_of_other_code_is_over(tmp_path: Path, say: Say) -> None:
+def test_a_run_of_other_code_is_over(
+    tmp_path: Path, say: Say, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """It is left out, and the grid's own command refuses to go on beside it."""
+    monkeypatch.setattr("reproduce.plan.grid.uncommitted", lambda sources: ())
     plan = grid(tmp_path, 1)
     run = record_run(plan, TASK, 1)
     reseal(run, behaviour=None, sources={"agents/sac.py": "other"})
     shown, board = seen(load_grid(plan.directory))
     assert shown == [{1: "left out"}]
-    assert "change" in board.rows[0].error
+    assert "changed since" in board.rows[0].error
     assert say(["watch", str(plan.directory)])[0] == 2
 
 

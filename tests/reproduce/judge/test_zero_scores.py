@@ -79,7 +79,7 @@ def test_measuring_one_task_keeps_the_rows_of_the_others(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Rows are replaced by task and protocol, and stay sorted, so that a diff shows the change."""
-    path = tmp_path / "random_scores.csv"
+    path = tmp_path / "unlearned.csv"
     monkeypatch.setattr(zero_scores, "ZEROS", path)
     monkeypatch.setattr(zero_scores, "untrained_returns", lambda agent, config: np.full(10, -7.0))
     main(["--tasks", "Pendulum-v1", "--episodes", "2"])
