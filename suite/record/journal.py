@@ -79,7 +79,7 @@ class Journal:
             restored = tuple(unpack(content["numbers"], {}, list(numbers)))
             if len(restored) != len(numbers):
                 raise ValueError(f"{len(restored)} numbers instead of {len(numbers)}")
-            self._recorder.restart_clock(content["wall_seconds"], restored[0])
+            self._recorder.restart_clock(float(content["wall_seconds"]), restored[0])
         except BROKEN as error:
             raise self._unreadable(error) from None
         snapshot.tensors.clear()  # a replay's may fill gigabytes
