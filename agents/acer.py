@@ -53,7 +53,7 @@ from suite.envs.tasks import Protocol
 from suite.envs.vector_env import Spaces
 from suite.nets.moments import RunningMoments
 from suite.nets.networks import FrameLayers, Trunk
-from suite.nets.optimisers import FlatWeights, RMSprop
+from suite.nets.optimisers import FlatWeights, RMSprop, follow
 from suite.player import ActionSampler, Player, PolicyNetwork, rebuild
 from suite.record.recorder import Recorder
 from suite.session import train_in_turn
@@ -99,12 +99,11 @@ def retrace(
         targets of Q of the actions taken, in reward units, detached.
     """
     targets = torch.addcmul(rewards, discounts, next_values).unbind(0)
-    decays = (discounts * trace_mask)[:-1].unbind(0)
+    decays = ((discounts * trace_mask)[:-1] * cs[1:]).unbind(0)
+    next_q_values = taken_q_values[1:].unbind(0)
     q_retrace = [targets[-1]]
-    for target, decay, c, q in zip(
-        targets[-2::-1], decays[::-1], cs[1:].flip(0), taken_q_values[1:].flip(0), strict=True
-    ):
-        q_retrace.append(torch.addcmul(target, decay * c, q_retrace[-1] - q))
+    for target, decay, q in zip(targets[-2::-1], decays[::-1], next_q_values[::-1], strict=True):
+        q_retrace.append(torch.addcmul(target, decay, q_retrace[-1] - q))
     return torch.stack(q_retrace[::-1])
 
 
@@ -350,34 +349,35 @@ def learning_signals(
     trace = partial(
         retrace, batch.rewards, batch.discounts, batch.trace_mask, taken_q_values, values[1:]
     )
-    q_retrace = targets = trace(rhos.clamp(max=1))
-    if config.advantage_target == "q_opc":
-        targets = trace(torch.ones_like(rhos))
-    bound = config.clip_rho_threshold
+    q_retrace = trace(rhos.clamp(max=1))
+    uses_q_opc, threshold = config.advantage_target == "q_opc", config.clip_rho_threshold
+    targets = trace(torch.ones_like(rhos)) if uses_q_opc else q_retrace
     gradients = policy_gradients(
-        log_probs, batch.behaviour, batch.actions, targets, q_values, values[:-1], bound
+        log_probs, batch.behaviour, batch.actions, targets, q_values, values[:-1], threshold
     )
     entropy_gradients = -config.entropy_coef * probs * (log_probs + 1)
     if config.entropy_in_trust_region:
         gradients = gradients + entropy_gradients
-    gradients = projected = by_statistics(gradients, log_probs, config.statistics)
+    gradients = by_statistics(gradients, log_probs, config.statistics)
+    projected = gradients
     if config.trust_region_delta is not None:
         # KL(average || policy) is a constant minus the sum of average_probs * log_probs
         kl_gradients = by_statistics(-average_probs, log_probs, config.statistics)
         projected = trust_region(gradients, kl_gradients, config.trust_region_delta)
+    total = projected
+    if not config.entropy_in_trust_region:
+        total = projected + by_statistics(entropy_gradients, log_probs, config.statistics)
     diagnostics = {
         "q_loss": 0.5 * (q_retrace - taken_q_values).square(),
         "q_value": taken_q_values,
         "value": values[:-1],
         "entropy": -(probs * log_probs).sum(-1),
         "kl": (average_probs * (average_log_probs - log_probs)).sum(-1),
-        "truncated_share": (rhos > (math.inf if bound is None else bound)).float(),
+        "truncated_share": (rhos > (math.inf if threshold is None else threshold)).float(),
         "statistics_gradient_norm": gradients.norm(dim=-1),
         "projected_gradient_norm": projected.norm(dim=-1),
     }
-    if not config.entropy_in_trust_region:
-        projected = projected + by_statistics(entropy_gradients, log_probs, config.statistics)
-    return Signals(q_retrace, projected, diagnostics)
+    return Signals(q_retrace, total, diagnostics)
 
 
 def update(
@@ -414,9 +414,7 @@ def update(
     loss = config.q_coef * q_loss - objective
     norm = learner.optimiser.minimise(loss, learning_rate, config.max_gradient_norm)
     with torch.no_grad():
-        actor = learner.network.actor.parameters()
-        for slow, fast in zip(learner.average_policy.parameters(), actor, strict=True):
-            slow.lerp_(fast, config.tau)
+        follow(learner.average_policy, learner.network.actor, config.tau)
         means = (torch.stack([*signals.diagnostics.values()]) * weights).sum((1, 2))
         return dict(zip(signals.diagnostics, means, strict=True)) | {"gradient_norm": norm}
 
@@ -433,8 +431,7 @@ def train(config: Config, recorder: Recorder) -> Learner:
     learner = make_learner(config, session.env.spaces, session.device)
     network, moments = learner.network, learner.obs_moments
     sampler, player = ActionSampler(network, config), Player(network, moments, config)
-    sizes = session.env.spaces, config, network.num_outputs
-    replay = UnrollReplay(*sizes, session.device, moments)
+    replay = UnrollReplay(session.env.spaces, config, network.num_outputs, session.device, moments)
     names = ("action noise", "replay", "replay counts")
     streams = action_stream, replay_stream, count_stream = [*map(session.stream, names)]
     state = {"streams": streams, "behaviour": replay.behaviour, "memory": sampler.memory}

@@ -11,6 +11,7 @@ average of past policies bounds each step.
 |------------------------------------------------|---------------|--------------------|
 | Q of a stochastic duelling network             | Eq. 13        | `duel`             |
 | Retrace targets, and Q_opc                     | Eq. 5, App. B | `retrace`          |
+| discounts and trace at an end                  | deviation 3   | `suite.unrolls`    |
 | truncated policy gradient with its correction  | Eq. 16        | `policy_gradients` |
 | projection into the trust region               | Eqs. 11, 12   | `trust_region`     |
 | all targets (V's: Eq. 14), projected gradients | Algorithm 3   | `learning_signals` |
@@ -55,7 +56,7 @@ from suite.envs.vector_env import Spaces, Step
 from suite.nets.gaussian import Gaussian, divergence_gradients, divergences
 from suite.nets.moments import RunningMoments
 from suite.nets.networks import Trunk
-from suite.nets.optimisers import FlatWeights, RMSprop
+from suite.nets.optimisers import FlatWeights, RMSprop, follow
 from suite.player import ActionSampler, Player, PolicyNetwork, rebuild
 from suite.record.recorder import Recorder
 from suite.session import train_in_turn
@@ -119,12 +120,11 @@ def retrace(
         targets of Q of the actions taken, in reward units, detached.
     """
     targets = torch.addcmul(rewards, discounts, next_values).unbind(0)
-    decays = (discounts * trace_mask)[:-1].unbind(0)
+    decays = ((discounts * trace_mask)[:-1] * cs[1:]).unbind(0)
+    next_q_values = taken_q_values[1:].unbind(0)
     q_retrace = [targets[-1]]
-    for target, decay, c, q in zip(
-        targets[-2::-1], decays[::-1], cs[1:].flip(0), taken_q_values[1:].flip(0), strict=True
-    ):
-        q_retrace.append(torch.addcmul(target, decay * c, q_retrace[-1] - q))
+    for target, decay, q in zip(targets[-2::-1], decays[::-1], next_q_values[::-1], strict=True):
+        q_retrace.append(torch.addcmul(target, decay, q_retrace[-1] - q))
     return torch.stack(q_retrace[::-1])
 
 
@@ -419,11 +419,10 @@ def learning_signals(
     trace = partial(
         retrace, batch.rewards, batch.discounts, batch.trace_mask, taken_q_values, next_values
     )
-    q_retrace = targets = trace((log_rhos / num_dimensions).exp().clamp(max=1))  # Section 5.1
+    q_retrace = trace((log_rhos / num_dimensions).exp().clamp(max=1))  # Section 5.1
     errors = log_rhos.exp().clamp(max=1) * (q_retrace - taken_q_values)
-    if config.advantage_target == "q_opc":
-        targets = trace(torch.ones_like(log_rhos))
-    bound = config.clip_rho_threshold
+    uses_q_opc, threshold = config.advantage_target == "q_opc", config.clip_rho_threshold
+    targets = trace(torch.ones_like(log_rhos)) if uses_q_opc else q_retrace
     gradients = policy_gradients(
         policy,
         behaviour,
@@ -432,7 +431,7 @@ def learning_signals(
         predictions.corrections,
         predictions.correction_q_values,
         values,
-        bound,
+        threshold,
     )
     if config.std == "fixed":  # the mean alone is a statistic
         gradients = gradients[..., :num_dimensions]
@@ -440,7 +439,11 @@ def learning_signals(
     if config.trust_region_delta is not None:
         kl_gradients = divergence_gradients(average, policy)[..., : gradients.shape[-1]]
         projected = trust_region(gradients, kl_gradients, config.trust_region_delta)
-    log_bound = math.inf if bound is None else math.log(bound)
+    total = projected
+    if config.std != "fixed":  # the entropy is the sum of log deviations and a constant
+        of_means, of_log_stds = projected.chunk(2, -1)
+        total = torch.cat([of_means, of_log_stds + config.entropy_coef], -1)
+    log_threshold = math.inf if threshold is None else math.log(threshold)
     diagnostics = {
         "q_loss": 0.5 * (q_retrace - taken_q_values).square(),
         "value_loss": 0.5 * errors.square(),
@@ -448,14 +451,11 @@ def learning_signals(
         "value": values,
         "entropy": policy.entropies(),
         "kl": divergences(average, policy),
-        "truncated_share": (log_rhos > log_bound).float(),
+        "truncated_share": (log_rhos > log_threshold).float(),
         "statistics_gradient_norm": gradients.norm(dim=-1),
         "projected_gradient_norm": projected.norm(dim=-1),
     }
-    if config.std != "fixed":  # the entropy is the sum of log deviations and a constant
-        of_means, of_log_stds = projected.chunk(2, -1)
-        projected = torch.cat([of_means, of_log_stds + config.entropy_coef], -1)
-    return Signals(q_retrace, values + errors, projected, diagnostics)  # Eq. (14)
+    return Signals(q_retrace, values + errors, total, diagnostics)  # Eq. (14)
 
 
 def update(
@@ -490,9 +490,7 @@ def update(
     loss = config.q_coef * q_loss + config.value_coef * value_loss - objective
     norm = learner.optimiser.minimise(loss, learning_rate, config.max_gradient_norm)
     with torch.no_grad():
-        online = network.policy.parameters()
-        for slow, fast in zip(learner.average_policy.parameters(), online, strict=True):
-            slow.lerp_(fast, config.tau)
+        follow(learner.average_policy, network.policy, config.tau)
         means = (torch.stack([*signals.diagnostics.values()]) * weights).sum((1, 2))
         return dict(zip(signals.diagnostics, means, strict=True)) | {"gradient_norm": norm}
 
@@ -509,8 +507,8 @@ def train(config: Config, recorder: Recorder) -> Learner:
     learner = make_learner(config, session.env.spaces, session.device)
     network, moments = learner.network.policy, learner.obs_moments
     sampler, player = ActionSampler(network, config), Player(network, moments, config)
-    sizes = session.env.spaces, config, 2 * network.num_outputs
-    replay = UnrollReplay(*sizes, session.device, moments)
+    kept = 2 * network.num_outputs  # means and log deviations of the policy that acted
+    replay = UnrollReplay(session.env.spaces, config, kept, session.device, moments)
 
     def store(actions: np.ndarray, behaviour: np.ndarray | None, step: Step) -> None:
         replay.add(actions, behaviour, step._replace(rewards=step.rewards * config.reward_scale))

@@ -54,6 +54,13 @@ class Network(nn.Module):
         return copied
 
 
+@torch.no_grad()
+def follow(slow: nn.Module, online: nn.Module, rate: float) -> None:
+    """Move a network's weights towards another's: rate * online + (1 - rate) * slow."""
+    for weight, fast in zip(slow.parameters(), online.parameters(), strict=True):
+        weight.lerp_(fast, rate)
+
+
 def _joined(tensors: Sequence[Tensor]) -> Float[Tensor, " P"]:
     """Return tensors as one vector, with convolution kernels in channels-last order."""
     return torch.cat([(t.permute(0, 2, 3, 1) if t.dim() == 4 else t).reshape(-1) for t in tensors])
