@@ -10,6 +10,7 @@ losses. Discrete and continuous actions.
 |----------------------------------|--------------------------|----------------------|
 | advantages, or n-step returns    | arXiv:1506.02438, Eq. 16 | `suite.actor_critic` |
 | log-probabilities and entropies  | Sections 4 and S9        | `suite.actor_critic` |
+| discounts and trace at an end    | deviation 3              | `suite.unrolls`      |
 | policy, value and entropy losses | Section 4, Algorithm S3  | `losses`             |
 | one gradient step on one unroll  | Algorithm S3             | `update`             |
 | T steps and one update in turn   | Algorithm S3             | `train`              |
@@ -43,7 +44,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from suite.actor_critic import gae, log_probs_and_entropies
+from suite.actor_critic import advantages_and_returns, log_probs_and_entropies
 from suite.base.randomness import stream
 from suite.envs.tasks import Protocol
 from suite.envs.vector_env import Spaces
@@ -195,8 +196,8 @@ class Learner:
     optimiser: RMSprop
     obs_moments: RunningMoments | None
     """Statistics that normalise observations; None: observations are not normalised."""
-    return_moments: DeviceMoments
-    """Statistics of the returns so far."""
+    return_moments: DeviceMoments | None
+    """Statistics of the returns, whose deviation is the value head's unit; None: it is 1."""
 
 
 def make_learner(config: Config, spaces: Spaces, device: torch.device) -> Learner:
@@ -205,7 +206,9 @@ def make_learner(config: Config, spaces: Spaces, device: torch.device) -> Learne
     network = ActorCritic(config, spaces, stream(seed, "initial weights")).to(device)
     optimiser = RMSprop(FlatWeights(network), config)
     obs_moments = RunningMoments(spaces.obs_shape) if config.normalise_observations else None
-    return Learner(network, optimiser, obs_moments, DeviceMoments(device))
+    scales_values = config.reward_normalisation == "value_targets"
+    return_moments = DeviceMoments(device) if scales_values else None
+    return Learner(network, optimiser, obs_moments, return_moments)
 
 
 def evaluate_actions(
@@ -221,30 +224,10 @@ def evaluate_actions(
 def targets(
     learner: Learner, config: Config, batch: Transitions, values: Float[Tensor, "T N"]
 ) -> tuple[Float[Tensor, "T N"], Float[Tensor, "T N"]]:
-    """Return advantages in reward units, and returns in the units of the value head.
-
-    With `value_targets` the head's unit is the deviation of the returns before this unroll; this
-    unroll's returns then enter the statistics.
-    """
+    """Return advantages in reward units, and returns in the units of the value head."""
     last_values = learner.network.value(batch.obs[-1])
     all_values = torch.cat([values.detach(), last_values.unsqueeze(0)])
-    unit = None
-    if config.reward_normalisation == "value_targets":
-        unit = learner.return_moments.std()
-        all_values = all_values * unit
-    advantages = gae(
-        batch.rewards,
-        batch.discounts,
-        batch.trace_mask,
-        all_values[:-1],
-        all_values[1:],
-        config.gae_lambda,
-    )
-    returns = advantages + all_values[:-1]
-    if unit is not None:
-        learner.return_moments.add(returns, batch.weights)
-        returns = returns / unit
-    return advantages, returns
+    return advantages_and_returns(batch, all_values, config.gae_lambda, learner.return_moments)
 
 
 def update(

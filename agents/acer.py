@@ -9,6 +9,7 @@ give the policy gradient, and a trust region around an average of past policies 
 | what                                              | paper         | here               |
 |---------------------------------------------------|---------------|--------------------|
 | Retrace targets, and Q_opc                        | Eq. 5, App. B | `retrace`          |
+| discounts and trace at an end                     | deviation 4   | `suite.unrolls`    |
 | truncated policy gradient with its correction     | Eqs. 7 to 9   | `policy_gradients` |
 | gradients with respect to the policy's statistics | Eq. 10        | `by_statistics`    |
 | projection into the trust region                  | Eqs. 11, 12   | `trust_region`     |
@@ -282,11 +283,10 @@ class ActorCritic(PolicyNetwork):
         self, batch: Transitions, memory: Float[Tensor, "N M"] | None
     ) -> tuple[Float[Tensor, "T1 N A"], Float[Tensor, "T1 N A"]]:
         """Return logits and Q of every action in an unroll that began with a memory."""
-        past = batch.actions, batch.rewards, batch.valid
-        outputs = self.actor.unroll(batch.obs, memory, *past)
+        outputs = self.actor.unroll(batch.obs, memory, batch.valid)
         if self.critic is None:
             return outputs[..., : self.num_outputs], outputs[..., self.num_outputs :]
-        return outputs, self.critic.unroll(batch.obs, None, *past)
+        return outputs, self.critic.unroll(batch.obs, None, batch.valid)
 
 
 @dataclass
@@ -401,8 +401,7 @@ def update(
     """
     logits, q_values = learner.network.unroll(batch, memory)  # [T + 1, N, A]
     with torch.no_grad():
-        past = batch.actions, batch.rewards, batch.valid
-        average_outputs = learner.average_policy.unroll(batch.obs[:-1], memory, *past)
+        average_outputs = learner.average_policy.unroll(batch.obs[:-1], memory, batch.valid)
     average_logits = average_outputs[..., : logits.shape[-1]]
     signals = learning_signals(config, batch, logits.detach(), q_values.detach(), average_logits)
 

@@ -351,7 +351,7 @@ class ActorCritic(PolicyNetwork):
         self, batch: Transitions, memory: Float[Tensor, "N M"] | None
     ) -> tuple[Float[Tensor, "T1 N A"], Float[Tensor, "T1 N"]]:
         """Return logits (or means) and values of an unroll that began with a memory."""
-        past = batch.actions, batch.rewards, batch.valid
+        past = batch.valid, batch.actions, batch.rewards
         outputs = self.actor.unroll(batch.obs, memory, *past)
         return outputs[..., :-1], outputs[..., -1]
 

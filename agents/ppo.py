@@ -10,6 +10,7 @@ actions, vectors and frames, with or without an LSTM.
 |-----------------------------------------|---------------|----------------------|
 | advantages                              | Eq. 11 and 12 | `suite.actor_critic` |
 | log-probability and entropy of actions  | Section 5     | `suite.actor_critic` |
+| discounts and trace at an end           | deviation 2   | `suite.unrolls`      |
 | clipped surrogate, value error, entropy | Eq. 7 and 9   | `losses`             |
 | old log-probabilities, and advantages   | Algorithm 1   | `with_advantages`    |
 | one gradient step on one minibatch      | Algorithm 1   | `update`             |
@@ -39,7 +40,6 @@ Deviations from the paper, and details it leaves open:
 """
 
 import sys
-from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Literal, NamedTuple
@@ -49,7 +49,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from suite.actor_critic import gae, log_probs_and_entropies
+from suite.actor_critic import advantages_and_returns, log_probs_and_entropies
 from suite.base.errors import UsageError, require
 from suite.base.randomness import stream
 from suite.envs.tasks import Protocol
@@ -83,9 +83,12 @@ def losses(
     log_ratios: Float[Tensor, "T N"],
     entropies: Float[Tensor, "T N"],
     values: Float[Tensor, "T N"],
-    rows: "Rows",
+    old_values: Float[Tensor, "T N"],
+    advantages: Float[Tensor, "T N"],
+    returns: Float[Tensor, "T N"],
+    weights: Float[Tensor, "T N"],
     clip: Any,
-    clips_values: bool,
+    clip_values: bool,
 ) -> tuple[Float[Tensor, ""], Float[Tensor, ""], Float[Tensor, ""]]:
     """Return policy loss (Eq. 7 with a minus), squared error of V, entropy in nats (Eq. 9).
 
@@ -93,25 +96,27 @@ def losses(
         log_ratios: log pi(a|s) of the actions taken, minus that of the policy that acted.
         entropies: of the policy at each observation.
         values: of each observation, in the units of the returns.
-        rows: the minibatch; no gradient flows through it.
-        clip: largest change of the ratio that is rewarded, epsilon.
-        clips_values: whether the clip bounds changes of values, too.
+        old_values: those before the unroll's updates.
+        advantages: of the actions taken; no gradient flows through them.
+        returns: targets of the values; no gradient flows through them.
+        weights: 1 over the number of valid rows, 0 for invalid rows.
+        clip: largest change of the ratio that is rewarded, epsilon; a float or a tensor.
+        clip_values: whether the clip bounds changes of values, too.
     """
-    weights = rows.valid / rows.valid.sum().clamp(min=1)
     ratios = log_ratios.exp()
-    clipped = ratios.clamp(1 - clip, 1 + clip)
-    gains = torch.minimum(ratios * rows.advantages, clipped * rows.advantages)
-    errors = (values - rows.returns).square()
-    if clips_values:
-        near = rows.values + (values - rows.values).clamp(-clip, clip)
-        errors = torch.maximum(errors, (near - rows.returns).square())
-    return (-gains * weights).sum(), (errors * weights).sum(), (entropies * weights).sum()
+    clipped_ratios = ratios.clamp(1 - clip, 1 + clip)
+    surrogate = torch.minimum(ratios * advantages, clipped_ratios * advantages)
+    errors = (values - returns).square()
+    if clip_values:
+        clipped_values = old_values + (values - old_values).clamp(-clip, clip)
+        errors = torch.maximum(errors, (clipped_values - returns).square())
+    return (-surrogate * weights).sum(), (errors * weights).sum(), (entropies * weights).sum()
 
 
 def standardise(advantages: Tensor, valid: Tensor) -> Float[Tensor, "T N"]:
-    """Return advantages `[T, N]` with mean 0 and deviation 1 over valid rows, if these are several.
+    """Return advantages `[T, N]` with mean 0 and deviation 1 over valid rows.
 
-    Those of fewer than two rows are returned as they are.
+    With fewer than two valid rows they are returned unchanged.
     """
     number = valid.sum().clamp(min=1)
     centred = (advantages - (advantages * valid).sum() / number) * valid
@@ -136,7 +141,8 @@ class Config(UnrollConfig):
     num_epochs: Count = 4
     """Epochs of updates on each unroll, K (the paper: 10 and 3)."""
     num_minibatches: Count = 4
-    """Updates of an epoch, each on a share of the rows, or with an LSTM of the environments."""
+    """Minibatches of an epoch, an update each: shares of the rows, or with an LSTM of the
+    environments."""
     gae_lambda: Fraction = 0.95
     """Trace decay of the advantages."""
     clip: Positive = 0.2
@@ -146,9 +152,9 @@ class Config(UnrollConfig):
     clip_values: bool = False
     """Whether the clip also bounds the change of a value, in units of the value head."""
     normalise_advantages: bool = True
-    """Whether a minibatch's advantages, if several, are given mean 0 and deviation 1."""
+    """Whether to give the advantages of each minibatch mean 0 and deviation 1."""
     recompute_advantages: bool = False
-    """Whether advantages and returns are computed again before every epoch, by the new values."""
+    """Whether to compute advantages and returns again before every epoch, with the new values."""
     max_kl: Positive | None = None
     """Divergence from the policy that acted, nats, above which epochs end; None: they never do."""
     shared_trunk: bool = False
@@ -181,9 +187,10 @@ class Config(UnrollConfig):
     def __post_init__(self) -> None:
         """Refuse invalid values; see `UnrollConfig`."""
         super().__post_init__()
-        whole = ("num_envs", self.num_envs) if self.lstm_size else ("T * N", self.unroll_rows)
-        rule = f"num_minibatches must divide {whole[0]} = {whole[1]}"
-        require(whole[1] % self.num_minibatches == 0, rule, self.num_minibatches)
+        recurrent = self.lstm_size > 0
+        number = self.num_envs if recurrent else self.unroll_rows
+        rule = f"num_minibatches must divide {'num_envs' if recurrent else 'T * N'} = {number}"
+        require(number % self.num_minibatches == 0, rule, self.num_minibatches)
         if self.lstm_size and not self.shared_trunk:
             raise UsageError("lstm_size needs shared_trunk: policy and value share the LSTM")
 
@@ -218,13 +225,16 @@ class ActorCritic(PolicyNetwork):
         self.critic = None if shared else trunk([value_head])
 
     def unroll(
-        self, obs: Float[Tensor, "R N ..."], memory: Float[Tensor, "N M"], past: Sequence[Tensor]
+        self,
+        obs: Float[Tensor, "R N ..."],
+        memory: Float[Tensor, "N M"],
+        valid: Float[Tensor, "T N"],
     ) -> tuple[Float[Tensor, "R N A"], Float[Tensor, "R N"]]:
-        """Return logits (or means) and values; the past: actions, rewards and valid rows."""
-        outputs = self.actor.unroll(obs, memory, *past)
+        """Return logits (or means) and values of steps that began with a memory."""
+        outputs = self.actor.unroll(obs, memory, valid)
         if self.critic is None:
             return outputs[..., :-1], outputs[..., -1]
-        return outputs, self.critic.unroll(obs, None, *past)[..., 0]
+        return outputs, self.critic.unroll(obs, None, valid)[..., 0]
 
 
 @dataclass
@@ -234,7 +244,7 @@ class Learner:
     network: ActorCritic
     optimiser: Adam
     obs_moments: RunningMoments | None  # they normalise observations; None: as they come
-    return_moments: DeviceMoments  # of the returns so far
+    return_moments: DeviceMoments | None  # their deviation is the value head's unit; None: 1
 
 
 def make_learner(config: Config, spaces: Spaces, device: torch.device) -> Learner:
@@ -243,7 +253,9 @@ def make_learner(config: Config, spaces: Spaces, device: torch.device) -> Learne
     network = ActorCritic(config, spaces, stream(seed, "initial weights")).to(device)
     optimiser = Adam(FlatWeights(network), config.adam_epsilon)
     obs_moments = RunningMoments(spaces.obs_shape) if config.normalise_observations else None
-    return Learner(network, optimiser, obs_moments, DeviceMoments(device))
+    scales_values = config.reward_normalisation == "value_targets"
+    return_moments = DeviceMoments(device) if scales_values else None
+    return Learner(network, optimiser, obs_moments, return_moments)
 
 
 class Rows(NamedTuple):
@@ -251,7 +263,6 @@ class Rows(NamedTuple):
 
     obs: Tensor
     actions: Tensor
-    rewards: Tensor
     valid: Tensor
     log_probs: Tensor  # of the actions, by the policy that acted
     values: Tensor  # before the updates, in the units of the value head
@@ -261,37 +272,28 @@ class Rows(NamedTuple):
 
 @torch.no_grad()
 def with_advantages(learner: Learner, config: Config, batch: Transitions, memory: Tensor) -> Rows:
-    """Return an unroll with the log-probabilities, values and advantages of the current network.
-
-    With `value_targets` the value head's unit is the deviation of the returns before this call;
-    this unroll's returns then enter the statistics.
-    """
-    network, past = learner.network, (batch.actions, batch.rewards, batch.valid)
-    outputs, head_values = network.unroll(batch.obs, memory, past)
+    """Return an unroll with the log-probabilities, values and advantages of the current network."""
+    network = learner.network
+    outputs, head_values = network.unroll(batch.obs, memory, batch.valid)
     log_probs, _ = log_probs_and_entropies(outputs[:-1], network.log_stds, batch.actions)
-    values, unit = head_values, None
-    if config.reward_normalisation == "value_targets":
-        unit = learner.return_moments.std()
-        values = head_values * unit
-    advantages = gae(
-        batch.rewards,
-        batch.discounts,
-        batch.trace_mask,
-        values[:-1],
-        values[1:],
-        config.gae_lambda,
+    advantages, returns = advantages_and_returns(
+        batch, head_values, config.gae_lambda, learner.return_moments
     )
-    returns = advantages + values[:-1]
-    if unit is not None:
-        learner.return_moments.add(returns, batch.weights)
-        returns = returns / unit
-    return Rows(batch.obs[:-1], *past, log_probs, head_values[:-1], advantages, returns)
+    return Rows(
+        obs=batch.obs[:-1],
+        actions=batch.actions,
+        valid=batch.valid,
+        log_probs=log_probs,
+        values=head_values[:-1],
+        advantages=advantages,
+        returns=returns,
+    )
 
 
 def update(
     learner: Learner,
     config: Config,
-    rows: Rows,
+    minibatch: Rows,
     memory: Float[Tensor, "B M"],
     learning_rate: float | Tensor,
     clip: Any,
@@ -301,7 +303,7 @@ def update(
     Args:
         learner: network, optimiser and statistics; changed in place.
         config: the run's settings.
-        rows: the minibatch.
+        minibatch: rows of an unroll, with what acted on them.
         memory: of the policy that acted, before the first step.
         learning_rate: step size of this update.
         clip: largest change of a ratio that is rewarded.
@@ -309,14 +311,24 @@ def update(
     Returns:
         diagnostics by name, on the learner's device.
     """
-    past = rows.actions, rows.rewards, rows.valid
-    outputs, values = learner.network.unroll(rows.obs, memory, past)
-    log_probs, entropies = log_probs_and_entropies(outputs, learner.network.log_stds, rows.actions)
+    valid, advantages, returns = minibatch.valid, minibatch.advantages, minibatch.returns
+    outputs, values = learner.network.unroll(minibatch.obs, memory, valid)
+    log_probs, entropies = log_probs_and_entropies(
+        outputs, learner.network.log_stds, minibatch.actions
+    )
     if config.normalise_advantages:
-        rows = rows._replace(advantages=standardise(rows.advantages, rows.valid))
-    log_ratios = (log_probs - rows.log_probs).where(rows.valid > 0, 0.0)
+        advantages = standardise(advantages, valid)
+    log_ratios = (log_probs - minibatch.log_probs).where(valid > 0, 0.0)
     policy_loss, value_loss, entropy = losses(
-        log_ratios, entropies, values, rows, clip, config.clip_values
+        log_ratios,
+        entropies,
+        values,
+        minibatch.values,
+        advantages,
+        returns,
+        weights=valid / valid.sum().clamp(min=1),
+        clip=clip,
+        clip_values=config.clip_values,
     )
     loss = policy_loss + config.value_coef * value_loss - config.entropy_coef * entropy
     norm = learner.optimiser.minimise(loss, learning_rate, config.max_gradient_norm)
@@ -331,7 +343,7 @@ def update(
             "approximate_kl": log_ratios.expm1() - log_ratios,  # unbiased, never below 0
             "clipped_share": (log_ratios.expm1().abs() > clip).float(),
         }
-        return diagnostics(numbers, of_rows, rows.returns, rows.returns - values, rows.valid)
+        return diagnostics(numbers, of_rows, returns, returns - values, valid)
 
 
 ACTING = "bfloat16", "hidden_sizes", "activation", "shared_trunk", "lstm_size", "observation_clip"

@@ -7,6 +7,8 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from suite.base.errors import require
+from suite.nets.moments import DeviceMoments
+from suite.unrolls import Transitions
 
 
 def gae(
@@ -42,6 +44,33 @@ def gae(
     for error, decay in zip(errors[-2::-1], decays[-2::-1], strict=True):
         advantages.append(torch.addcmul(error, decay, advantages[-1]))
     return torch.stack(advantages[::-1])
+
+
+def advantages_and_returns(
+    batch: Transitions,
+    head_values: Float[Tensor, "T1 N"],
+    gae_lambda: float,
+    moments: DeviceMoments | None,
+) -> tuple[Float[Tensor, "T N"], Float[Tensor, "T N"]]:
+    """Return advantages in reward units, and returns in the units of the value head.
+
+    Args:
+        batch: an unroll.
+        head_values: V of its observations, also of the one after it, in the units of the head.
+        gae_lambda: trace decay in [0, 1].
+        moments: statistics of the returns so far, whose deviation is the head's unit; this unroll's
+            returns then enter them (Tianshou). None: the unit is that of rewards.
+    """
+    unit = None if moments is None else moments.std()
+    values = head_values if unit is None else head_values * unit
+    advantages = gae(
+        batch.rewards, batch.discounts, batch.trace_mask, values[:-1], values[1:], gae_lambda
+    )
+    returns = advantages + values[:-1]
+    if moments is not None:
+        moments.add(returns, batch.weights)
+        returns = returns / unit
+    return advantages, returns
 
 
 def categorical(

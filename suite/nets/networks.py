@@ -157,16 +157,16 @@ class Trunk(nn.Module):
         self,
         obs: Float[Tensor, "R N ..."],
         memory: Float[Tensor, "N M"] | None,
-        actions: Tensor,
-        rewards: Float[Tensor, "T N"],
         valid: Float[Tensor, "T N"],
+        actions: Tensor | None = None,
+        rewards: Float[Tensor, "T N"] | None = None,
     ) -> Float[Tensor, "R N O"]:
         """Return the outputs of R steps of N environments; see `Core.unroll`."""
         joined = join_steps(obs)
         if self.core is None:
             return self(joined).unflatten(0, obs.shape[:2])
         features = self._features(joined).unflatten(0, obs.shape[:2])
-        hidden = self.core.unroll(features, memory, actions, rewards, valid)
+        hidden = self.core.unroll(features, memory, valid, actions, rewards)
         weight, bias = self._layers[-1]
         return torch.addmm(bias, hidden.flatten(0, 1), weight).unflatten(0, obs.shape[:2])
 

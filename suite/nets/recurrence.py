@@ -122,23 +122,24 @@ class Core(nn.Module):
         self,
         features: Float[Tensor, "R N F"],
         memory: Float[Tensor, "N M"] | None,
-        actions: Tensor,
-        rewards: Float[Tensor, "T N"],
         valid: Float[Tensor, "T N"],
+        actions: Tensor | None = None,
+        rewards: Float[Tensor, "T N"] | None = None,
     ) -> Float[Tensor, "R N H"]:
         """Return the outputs of R steps, R = T or T + 1; see `step` and `remember`.
 
-        Without a memory before the first step an episode begins with it. Actions taken are `[T, N]`
-        or `[T, N, A]`, rewards as learned from; `valid` is 1 for a transition, 0 for an ignored
-        action.
+        Without a memory before the first step an episode begins with it. `valid` is 1 for a
+        transition, 0 for an ignored action. Actions taken, `[T, N]` or `[T, N, A]`, and rewards, as
+        learned from, are for an LSTM that reads them.
         """
         if memory is None:
             memory = self.initial_memory(features.shape[1])
         hidden, cell, first = memory.split(self._parts, -1)
         past = slice(0, len(features) - 1)
-        valid = valid[past]
-        further = self._further(actions[past], rewards[past]) * valid.unsqueeze(-1)
-        inputs = torch.cat([features, torch.cat([first[None], further])], -1)
+        valid, inputs = valid[past], features
+        if actions is not None and rewards is not None:
+            further = self._further(actions[past], rewards[past]) * valid.unsqueeze(-1)
+            inputs = torch.cat([features, torch.cat([first[None], further])], -1)
         starts = F.pad(1 - valid, (0, 0, 1, 0))
         return self.lstm(inputs, torch.stack([hidden, cell]), starts)[0]
 

@@ -43,7 +43,9 @@ def test_values_in_units_of_returns_leave_advantages_in_reward_units() -> None:
     config = replace(TINY, reward_normalisation="value_targets")
     batch = random_transitions(config, CONTROL, 0)
     learner = a2c.make_learner(config, CONTROL, CPU)
-    learner.return_moments.values[2] = 9.0
+    moments = learner.return_moments
+    assert moments is not None
+    moments.values[2] = 9.0
     _, _, values = a2c.evaluate_actions(learner.network, batch.obs[:-1], batch.actions)
     advantages, returns = a2c.targets(learner, config, batch, values)
     plain = a2c.make_learner(replace(config, reward_normalisation="none"), CONTROL, CPU)

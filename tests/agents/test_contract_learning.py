@@ -255,7 +255,8 @@ def test_ignored_rows_change_nothing(agent: str, spaces: Spaces, changes: dict[s
             rows = module.with_advantages(learner, config, batch, memory)
             given = (rows, memory, 1e-2)
         metrics = module.update(learner, config, *given, 0.2 if agent == "ppo" else 1e-2)
-        moments = [learner.return_moments.values] if hasattr(learner, "return_moments") else []
+        returns = getattr(learner, "return_moments", None)
+        moments = [] if returns is None else [returns.values]
         outcomes.append(
             [*learned(learner), learner.optimiser.weights.vector, *metrics.values(), *moments]
         )

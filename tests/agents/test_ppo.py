@@ -132,8 +132,11 @@ def test_what_acted_is_judged_in_float64(how: str, gae_lambda: float) -> None:
     """Advantages and returns by the sum over later errors, Eq. 11; values in the head's unit."""
     config = tiny("ppo", unroll_length=8, reward_normalisation=how, gae_lambda=gae_lambda)
     learner = ppo.make_learner(config, CONTROL, CPU)
-    learner.return_moments.add(torch.tensor([1.0, 5.0]), torch.tensor([0.5, 0.5]))
-    unit = learner.return_moments.std().item() if how == "value_targets" else 1.0
+    unit, moments = 1.0, learner.return_moments
+    assert (moments is None) == (how == "none")
+    if moments is not None:
+        moments.add(torch.tensor([1.0, 5.0]), torch.tensor([0.5, 0.5]))
+        unit = moments.std().item()
     batch = random_transitions(config, CONTROL, 5)
     rows = ppo.with_advantages(learner, config, batch, learner.network.actor.initial_memory(4))
     exact = doubled(batch)
@@ -232,8 +235,7 @@ def test_a_recurrent_policy_is_judged_with_the_memory_it_acted_with(
 
     def compared(learner: Any, config: Any, batch: Any, memory: Tensor) -> Any:
         with torch.no_grad():
-            inputs = (batch.actions, batch.rewards, batch.valid)
-            outputs = learner.network.unroll(batch.obs, memory, inputs)[0][:-1]
+            outputs = learner.network.unroll(batch.obs, memory, batch.valid)[0][:-1]
         then = torch.stack(acted[-config.unroll_length :])
         gaps.append((outputs - then).abs().amax(-1)[batch.valid > 0].max().item())
         return judge(learner, config, batch, memory)

@@ -50,7 +50,7 @@ def unroll_of(spaces: Spaces | None) -> tuple[Transitions, Tensor]:
 
 
 def outputs_of(trunk: Trunk, memory: Tensor | None, batch: Transitions) -> Tensor:
-    return trunk.unroll(batch.obs, memory, batch.actions, batch.rewards, batch.valid)
+    return trunk.unroll(batch.obs, memory, batch.valid, batch.actions, batch.rewards)
 
 
 def test_every_gate_is_drawn_as_a_layer_and_forgetting_starts_late() -> None:
