@@ -171,8 +171,8 @@ class Config(TransitionConfig):
     learning_starts: Whole = 10_000
     """Uniformly random environment steps before the first update."""
     policy_period: Count = 1
-    """Critic updates from one turn of actor and temperature to the next; in its turn each of them
-    makes this many updates, on the same batch."""
+    """Critic updates per turn of actor and temperature; a turn makes as many updates of each, on
+    the same batch."""
     target_period: Count = 1
     """Critic updates per update of the target copies."""
     cuda_graphs: bool = True
@@ -227,8 +227,8 @@ def make_learner(config: Config, obs_size: int, action_size: int, device: torch.
     scheme, gain = config.initialisation, config.hidden_gain
     sizes = (obs_size, *config.hidden_sizes)
     pair_sizes = (obs_size + action_size, *config.hidden_sizes)
-    parts = 2 if config.separate_heads else 1  # means and log standard deviations
-    policy_heads = [(2 * action_size // parts, config.policy_head_gain)] * parts
+    num_heads = 2 if config.separate_heads else 1  # means and log standard deviations
+    policy_heads = [(2 * action_size // num_heads, config.policy_head_gain)] * num_heads
     actors, critics = [], []
     for seed in config.seeds:
         draw = partial(Perceptron.drawn, stream(seed, "initial weights"), scheme=scheme, gain=gain)
@@ -376,7 +376,7 @@ def train(config: Config, recorder: Recorder) -> Learner:
             actions = session.random_actions()
         else:
             actions = policy(session.obs, session.action_streams)
-        session.step(actions)  # due updates that draw older rows run meanwhile
+        session.step(actions)  # into replay; due updates that draw older rows run meanwhile
         session.finish_updates()
     session.save_policies(learner.actor.weights_of, ACTING)
     return learner

@@ -220,6 +220,9 @@ class Config(sac.Config):
     """Settings beside those of `agents.sac`, which keep its defaults: ALF's options, with ALF's."""
 
     takes_hybrid_actions: ClassVar[bool] = True
+    cuda_graphs: bool = True
+    """Whether a GPU is given each update as one CUDA graph, not kernel by kernel; not with several
+    `td_steps`, `normalise_entropy` or `prioritised_replay`. Without a GPU it is ignored."""
     initial_choice_alpha: Positive = 1.0
     """Temperature of the discrete action at the start, alpha_d; `initial_alpha` is alpha_c's."""
     max_log_alpha: float | None = None

@@ -333,28 +333,30 @@ def update(
     alpha = learner.log_alpha.detach().exp()  # [S]
     networks, log_temperature = learner.acting
     temperature = log_temperature.exp()  # the one before this update
-    how, bound = config.q_of_critics, config.max_gradient_norm
     with torch.no_grad():
-        preferences = combine(networks(batch.next_obs), how)  # an actor's are its logits
+        preferences = combine(
+            networks(batch.next_obs), config.q_of_critics
+        )  # an actor's are its logits
         next_log_probs = log_policy(preferences, temperature)
-        next_q_values = combine(learner.target_critics(batch.next_obs), how)
+        next_q_values = combine(learner.target_critics(batch.next_obs), config.q_of_critics)
         next_values = soft_values(next_q_values, next_log_probs, alpha)
         targets = q_targets(batch.rewards, batch.terminations, next_values, config.gamma)
     q_values = learner.critics(batch.obs)  # [S, K, B, A]
     taken_q_values = q_values.take_along_dim(batch.actions[:, None, :, None], -1).squeeze(-1)
     losses = critic_loss(taken_q_values, targets, config.critic_error)
-    minimise(losses, learner.critic_optimiser, learner.critics, bound)
+    minimise(losses, learner.critic_optimiser, learner.critics, config.max_gradient_norm)
     metrics = {"critic_loss": losses.detach(), "q_value": taken_q_values.detach().mean((1, 2))}
     divisor = q_values.shape[-1] if config.mean_over_actions else 1
     if learner.actor is not None and learner.actor_optimiser is not None:
         with torch.no_grad():
-            new_q_values = combine(learner.critics(batch.obs), how)
+            new_q_values = combine(learner.critics(batch.obs), config.q_of_critics)
         log_probs = log_policy(learner.actor(batch.obs).squeeze(1), temperature)
         losses = actor_loss(log_probs, new_q_values, alpha)
+        bound = config.max_gradient_norm
         minimise(losses / divisor, learner.actor_optimiser, learner.actor, bound)
         metrics["actor_loss"] = losses.detach()
     else:
-        log_probs = log_policy(combine(q_values, how), temperature)
+        log_probs = log_policy(combine(q_values, config.q_of_critics), temperature)
     entropy = entropies(log_probs.detach()).mean(-1)
     if config.learn_alpha:
         target_entropy = config.target_entropy_share * math.log(q_values.shape[-1])
