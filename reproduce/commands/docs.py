@@ -106,9 +106,9 @@ def scores() -> str:
     by_agent = [[c for c in longest if c["agent"] == agent][:2] for agent in agents.AGENTS]
     rows = [_scores(cell) for own in by_agent for cell in own]
     said = f"All {len(cells())} verdicts: {counts}. Holm's adjustment over all "
-    said += f"{np.count_nonzero(~np.isnan(p_values))} tests leaves {stays} `below`. Of "
-    said += f"{len(decided)} decided tasks, each agent's two longest (and the reference's "
-    return f"{said}progress by then):\n\n{table(SCORES, rows)}"
+    said += f"{np.count_nonzero(~np.isnan(p_values))} tests leaves {stays} `below`. Each agent's "
+    said += f"two longest of {len(decided)} decided tasks (in brackets: share of its final gain "
+    return f"{said}that the reference has by then):\n\n{table(SCORES, rows)}"
 
 
 def results(which: str = "") -> str:
