@@ -1,4 +1,4 @@
-"""Words for numbers, as tables, pages and messages say them."""
+"""Numbers, counts and tables as text for pages and messages."""
 
 import math
 from collections.abc import Iterable, Sequence

@@ -1,4 +1,4 @@
-"""`control` runs somebody else's program as a grid of ours."""
+"""`control`: run another library's program as a grid of ours."""
 
 from collections.abc import Sequence
 

@@ -1,4 +1,4 @@
-"""`judge AGENT CURVES`: verdicts on anybody's runs, from curves that any program recorded."""
+"""`judge AGENT CURVES`: verdicts on curves that any program recorded."""
 
 import dataclasses
 import hashlib

@@ -1,4 +1,4 @@
-"""`simulators`: how fast engines step environments, beside each other and beside a training."""
+"""`simulators`: how fast engines step environments, beside each other and beside trainings."""
 
 from collections.abc import Sequence
 from pathlib import Path

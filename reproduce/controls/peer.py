@@ -1,4 +1,4 @@
-"""Controls: references that are made here, by running somebody else's program, unchanged.
+"""Controls: references that are made here, by running another library's program, unchanged.
 
 A peer is three files in `reproduce/controls/peers`: `<peer>.txt` pins its environment, `<peer>.py`
 is the glue that its own Python runs, and `<peer>.toml` says whose it is and, for each agent, which

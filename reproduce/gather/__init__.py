@@ -1,1 +1,1 @@
-"""Ours and theirs as tables: recorded runs, stored references."""
+"""Tables of our recorded runs and of stored references."""

@@ -1,11 +1,11 @@
-"""How often a verdict errs: many checks simulated at once, judged as a real check judges.
+"""How often a verdict errs: many verdicts are simulated at once, by the rule of real ones.
 
 `python -m reproduce.judge.error_rates` rewrites `results/error_rates.csv`, the tables of
 `docs/error_rates.md` (four minutes). The zero of the scale is 0, taken as known, and the true mean
 of the reference is 1, so the gap is 1. Every reference counts as one that has learned, however far
-its runs scatter. Everything else is as in a real check: the margin is a tenth of the reference's
+its runs scatter. Everything else is as in a real verdict: the margin is a tenth of the reference's
 measured mean, the interval uses the measured spreads. Every group of tables has its own Generator,
-so each can be made alone. What a plan can decide, `outlook.py` finds by the same simulated checks.
+so each can be made alone. `outlook.py` finds by the same simulation what a plan can decide.
 """
 
 import itertools

@@ -1,4 +1,4 @@
-"""What is asked for: one `Request` is the command's flags and `make_plan`'s arguments.
+"""A request: one `Request` is the command's flags and `make_plan`'s arguments.
 
 `plan.json` holds most of its fields (`SAVED`), of the plan that was last run in its folder.
 """

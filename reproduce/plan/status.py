@@ -1,4 +1,4 @@
-"""What has become of a plan's runs, as their folders say, and which of them count.
+"""The status of a plan's runs, by their folders, and which of them count.
 
 CONTRIBUTING.md explains what counts: "Which code made a run".
 """

@@ -1,4 +1,4 @@
-"""Charts that answer to the reader, drawn by plotly express from the frames of `frames`.
+"""Interactive charts, drawn by plotly express from the frames of `frames`.
 
 A function here returns plotly figures, and `fragment` the HTML of one. A page needs two scripts
 once, plotly's own and `script()`; nothing is asked of a network. Names come from files and are

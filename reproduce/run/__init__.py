@@ -1,1 +1,1 @@
-"""Run it: processes, leases, progress, the live view."""
+"""Running a plan: processes, leases, progress, the live view, Ray."""

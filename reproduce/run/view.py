@@ -1,4 +1,4 @@
-"""The view of running runs: a live table, or plain lines without a terminal."""
+"""The view of runs in progress: a live table, or plain lines without a terminal."""
 
 import math
 import time

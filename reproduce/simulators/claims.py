@@ -1,4 +1,4 @@
-"""Others' claims about the speed of engines, judged by the turns measured on one machine.
+"""Published claims about the speed of engines, judged by the turns measured on one machine.
 
 A claim holds if the whole 95 % interval of the ratio of speeds lies above nine tenths of what it
 says ("about" is given a tenth), and does not hold here if the interval lies below. Nothing is

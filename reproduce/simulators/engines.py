@@ -1,4 +1,4 @@
-"""Engines that step many environments at once: the real things, behind one set of methods.
+"""Engines that step many environments at once, behind one set of methods.
 
 `serve.py` builds one in a process of its own. Those of stable-baselines3 run in the peers' Python,
 which has neither envpool nor our networks; so every import of a library stands where it is used.

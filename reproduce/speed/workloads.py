@@ -1,8 +1,8 @@
 """Work whose cost is counted and whose speed is compared between commits.
 
 A workload is a function without arguments that does its work once; all repetitions are alike:
-nothing grows, nothing runs out. This file imports nothing of this room: `serve.py` also runs it on
-the code of other commits.
+nothing grows, nothing runs out. This file imports nothing of its package: `serve.py` also runs it
+on the code of other commits.
 """
 
 import importlib

@@ -1,1 +1,1 @@
-"""The same on a Ray cluster."""
+"""Running a plan on a Ray cluster."""

@@ -1,4 +1,4 @@
-"""Beyond one machine: every group is a Ray task.
+"""Run a plan on a Ray cluster: every group of runs is a Ray task.
 
 `docs/robust.md` shows how. A task runs the agent's own command on a node (`node.py`), which writes
 into the driver's folder of runs where the disk is shared; else the runs arrive here after each
