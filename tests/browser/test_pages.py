@@ -63,7 +63,7 @@ def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
     project = write_project(root / "project", agent=DOCUMENT)
     for folder in (root / "page", project / "results" / "published"):
         write_grid(folder / "sac-mujoco" / "paper", "HalfCheetah-v4", "Hopper-v4")
-        write_grid(folder / "a2c-classic" / "rl_zoo", HOSTILE, text=HOSTILE, reference_name=HOSTILE)
+        write_grid(folder / "a2c-classic" / "rl_zoo", HOSTILE, text=HOSTILE)
     for report in (root / "page").rglob("report.json"):
         write_page(report.parent)
     build_site(project)

@@ -1,15 +1,14 @@
 """The files of a finished grid, small, with names that tests choose; what a page of them shows."""
 
-import json
 import re
 from html.parser import HTMLParser
 from pathlib import Path
+from typing import Any
 
 import pandas as pd
 
 from reproduce.report.page import ASSETS
-from reproduce.report.tables import COLUMNS
-from tests.reproduce.report.tables import curve, reference, score, verdict
+from tests.reproduce.report.tables import over, reference, verdict, write
 
 HOSTILE = (
     '<script>alert(1)</script></script>"onmouseover="alert(2)\'<img src=x onerror=alert(3)>'
@@ -18,59 +17,40 @@ HOSTILE = (
 """What a name, an error or a log may hold."""
 
 
-def write_grid(folder: Path, *tasks: str, text: str = "", reference_name: str = "") -> Path:
+def write_grid(folder: Path, *tasks: str, text: str = "") -> Path:
     """Write the tables and the report of a grid of two seeds, and return its folder.
 
     Args:
         folder: ends in `<agent>-<suite>/<source>`.
         tasks: its tasks, each judged by a reference.
-        text: if it is not empty, another seed of each task has failed and says so.
-        reference_name: source of the reference; default: `published`.
+        text: the reference's name, and what a third seed of each task says, which failed; default:
+            none did.
     """
     folder.mkdir(parents=True)
     agent, _, suite = folder.parent.name.partition("-")
-    source = reference_name or "published"
-    steps = list(range(10, 101, 10))
-    runs = [(task, seed, "finished", "") for task in tasks for seed in (1, 2)]
-    runs += [(task, 3, "failed", text) for task in tasks if text]
-    rows = {
-        "curves": [curve(task, seed, steps, seed / 2) for task in tasks for seed in (1, 2)],
-        "reference_curves": [
-            rows.assign(source=name)
-            for task in tasks
-            for rows, name in (
-                (reference(task, steps), source),
-                (reference(task, steps, "context"), "another"),
-            )
-        ],
-        "verdicts": [
-            verdict(task, score_mean=75.0, score_std=35.0, difference=-1.0, note=text).assign(
-                reference_source=source
-            )
-            for task in tasks
-        ],
-        "scores": [score(task, 50.0, 100.0) for task in tasks],
-        "runs": [
-            pd.DataFrame(
-                [
-                    dict.fromkeys(COLUMNS["runs"])
-                    | {"task": task, "seed": seed, "status": status, "error": error}
-                    | {"env_steps": 100, "wall_seconds": 36.0, "commit": "abc1234567"}
-                    | {"command": f"run {error}", "log_tail": error}
-                ]
-            )
-            for task, seed, status, error in runs
-        ],
-    }
-    for name, tables in rows.items():
-        table = pd.concat(tables).reindex(columns=list(COLUMNS[name]))
-        (folder / f"{name}.csv").write_bytes(table.to_csv(index=False).encode())
-    report = {"agent": agent, "suite": suite, "source": folder.name, "judged_by": source}
-    report |= {"title": f"{agent} on {suite} {text}", "env_steps": dict.fromkeys(tasks, 100)}
-    report |= {"config": {"name": text}, "departures": [text] if text else [], "seeds": [1, 2]}
-    report |= {"command": f"python -m reproduce {text}"}
-    (folder / "report.json").write_text(json.dumps(report))
-    return folder
+    judge, steps, runs = text or "published", [50, 100], list[dict[str, object]]()
+    for task in tasks:
+        ends = [(1, "finished", ""), (2, "finished", ""), *([(3, "failed", text)] if text else [])]
+        for seed, status, error in ends:
+            row = {"task": task, "seed": seed, "status": status, "error": error, "env_steps": 100}
+            row |= {"wall_seconds": 36.0, "commit": "abc1234567", "log_tail": error}
+            runs.append({**row, "command": f"run {error}"})
+    numbers: dict[str, Any] = {"score_mean": 75.0, "score_std": 35.0, "difference": -1.0}
+    numbers |= {"note": text, "reference_source": judge}
+    references = [reference(task, steps).assign(source=judge) for task in tasks]
+    references += [reference(task, steps, "context") for task in tasks]
+    facts = {"agent": agent, "suite": suite, "source": folder.name, "judged_by": judge}
+    facts |= {"title": f"{agent} on {suite} {text}", "env_steps": dict.fromkeys(tasks, 100)}
+    facts |= {"config": {"name": text}, "departures": [text] if text else [], "seeds": [1, 2]}
+    return write(
+        folder,
+        facts | {"command": f"python -m reproduce {text}"},
+        curves=over(*tasks)["curves"],
+        reference_curves=pd.concat(references),
+        verdicts=pd.concat([verdict(task, **numbers) for task in tasks]),
+        scores=over(*tasks)["scores"],
+        runs=runs,
+    )
 
 
 class Page(HTMLParser):

@@ -26,10 +26,7 @@ def traces(figure: Figure, name: str) -> list[Any]:
 
 
 def test_a_chart_holds_mean_band_seeds_and_times() -> None:
-    """Two seeds: their mean, the band of their deviation, each of them; over steps or times.
-
-    The judge is on and every other source off, told apart by colours and dashes.
-    """
+    """Over steps or times; the judge is on and every other source off, each with its own look."""
     references = pd.concat([reference("A", [0, 400]), reference("A", [0, 40], "context")])
     frame = frames.learning_curves({"ours": TWO}, references)
     figure: Any = charts.curves_chart(frame, {"A": "above"})
@@ -82,16 +79,22 @@ def test_a_task_without_any_curve_keeps_its_panel() -> None:
 
 
 def test_every_run_is_a_dot_beside_the_mean_and_its_interval() -> None:
-    """A task without a scale has a chart of its own."""
+    """With zero 20 and reference 120 a score of 70 is at 0.5; without any it is itself."""
     unknown = {"reference_mean": NAN, "reference_std": NAN, "zero_score": NAN}
-    verdicts = pd.concat([verdict("A", score_mean=85.0), verdict("B", "no reference", **unknown)])
-    scores = pd.concat([score("A", 70.0, 100.0), score("B", 3000.0)])
-    frame = frames.final_scores(scores, theirs("A", 90.0, 110.0), verdicts, {})
+    shifted = verdict("A", zero_score=20.0, reference_mean=120.0, score_mean=107.5)
+    verdicts = pd.concat([shifted, verdict("B", "no reference", **unknown)])
+    scores = pd.concat([score("A", 70.0, 145.0), score("B", 3000.0)])
+    frame = frames.final_scores(scores, theirs("A", 110.0, 130.0), verdicts, {})
     shared, own = charts.scores_charts(frame)
-    (dots,), (mean,) = traces(shared, "ours, run"), traces(shared, "ours, mean")
-    assert dots.x.tolist() == [0.7, 1.0]
-    assert (mean.x[0], mean.error_x.array[0]) == (0.85, pytest.approx(0.19))
-    assert traces(shared, "reference: published, run")[0].x.tolist() == [0.9, 1.1]
+    judge = "reference: published"
+    for name, runs, mean, low, high in (
+        ("ours", [0.5, 1.25], 0.875, 0.94, 1.04),
+        (judge, [0.9, 1.1], 1.0, 0.92, 1.08),
+    ):
+        (dots,), (marker,) = traces(shared, f"{name}, run"), traces(shared, f"{name}, mean")
+        assert (dots.x.tolist(), marker.x.tolist()) == (runs, [mean])
+        assert marker.error_x.array.tolist() == pytest.approx([high - mean])
+        assert marker.error_x.arrayminus.tolist() == pytest.approx([mean - low])
     assert traces(own, "ours, run")[0].x.tolist() == [3000]
 
 
@@ -122,10 +125,8 @@ def test_throughput_shows_every_device_and_share() -> None:
     gpu = (2, "cuda", 100, 90, 1.0, 700.0, 90.0, NAN, NAN, NAN, NAN, NAN)
     throughput = pd.DataFrame([("A", *row), ("A", *gpu)], columns=list(COLUMNS["throughput"]))
     speeds, shares = charts.throughput_charts(throughput)
-    assert [traces(speeds, f"{name}, run")[0].x.tolist() for name in ("cpu", "cuda")] == [
-        [100],
-        [700],
-    ]
+    runs = [traces(speeds, f"{device}, run")[0] for device in ("cpu", "cuda")]
+    assert [run.x.tolist() for run in runs] == [[100], [700]]
     assert [traces(shares, f"{part}, cpu")[0].x[0] for part in frames.PARTS] == [0.1, 0.2, 0.6, 0.1]
     assert np.isnan(traces(shares, "learning, cuda")[0].x[0])
 

@@ -3,14 +3,13 @@
 import base64
 import hashlib
 import itertools
-import json
 import re
 from pathlib import Path
 
 import numpy as np
 import pandas as pd
 import pytest
-from rich.console import Console, Group
+from rich.console import Console
 
 from reproduce.report import frames, tables, words
 from reproduce.report import page as report
@@ -20,16 +19,19 @@ from reproduce.report.tables import COLUMNS
 from reproduce.words import MISSING, number
 from tests.messages import check
 from tests.reproduce.report.grids import Page
-from tests.reproduce.report.tables import over, reference, score
+from tests.reproduce.report.tables import over, reference, score, write
 from tests.reproduce.report.tables import verdict as judged
 
 HOSTILE = '"><script>alert(1)</script>\u202e\x07\x1b\u2028'
 
 
-def terminal(folder: Path) -> Group:
-    """The terminal's table of a folder, as it is read."""
-    rows = tables.read_report_table(folder, "verdicts")
-    return words.verdict_lines(rows, tables.read_report_table(folder, "suite"), "")
+def terminal(folder: Path, title: str = "") -> str:
+    """The terminal's table of a folder, as one without colours shows it."""
+    rows, suite = (tables.read_report_table(folder, name) for name in ("verdicts", "suite"))
+    console = Console(width=80, color_system=None)
+    with console.capture() as shown:
+        console.print(words.verdict_lines(rows, suite, title))
+    return shown.get()
 
 
 def verdict(task: str, name: str, **fields: object) -> dict[str, object]:
@@ -46,31 +48,13 @@ def run(task: str, seed: int, status: str = "finished", **fields: object) -> dic
     """A row of runs.csv."""
     command = f"python -m agents.sac --task {task} --seeds {seed}"
     row = {"task": task, "seed": seed, "status": status, "env_steps": 1000, "command": command}
-    return dict.fromkeys(COLUMNS["runs"]) | row | fields
+    return row | fields
 
 
 def point(task: str, seed: int, **fields: object) -> dict[str, object]:
     """A row of curves.csv."""
     row = {"task": task, "seed": seed, "env_steps": 1000, "mean_return": 2.0, "wall_seconds": 3.0}
     return row | {"rule": "deterministic"} | fields
-
-
-def write(directory: Path, facts: dict[str, object] | None = None, **rows_of: list[dict]) -> Path:
-    """Write report.json and the given files of a comparison."""
-    standard = {"agent": "sac", "suite": "mujoco", "source": "paper", "judged_by": "published"}
-    (directory / "report.json").write_text(json.dumps(standard | (facts or {})), encoding="utf-8")
-    for name, rows in rows_of.items():
-        table = pd.DataFrame(rows, columns=pd.Index(COLUMNS[name]))
-        table.to_csv(directory / f"{name}.csv", index=False)
-    return directory
-
-
-def printed(table: Group) -> str:
-    """A table as a terminal without colours shows it."""
-    console = Console(width=80, color_system=None)
-    with console.capture() as shown:
-        console.print(table)
-    return shown.get()
 
 
 @pytest.mark.usefixtures("undrawn")
@@ -87,9 +71,8 @@ def test_the_page_refers_to_nothing_outside_itself(tmp_path: Path) -> None:
     """Links lead to files beside the page, and only its own scripts run."""
     for name in ("curves.svg", "curves.png", "scores.png"):
         (tmp_path / name).write_bytes(b"<svg onload='alert(1)'/>")
-    throughput = dict.fromkeys(COLUMNS["throughput"]) | {"task": "A", "seed": 1}
-    score = dict.fromkeys(COLUMNS["scores"]) | {"task": "A", "seed": 1, "score": 2.0}
-    tables = {"throughput": [throughput], "scores": [score], "curves": [point("A", 1)]}
+    seed: dict[str, object] = {"task": "A", "seed": 1}
+    tables = {"throughput": [seed], "scores": [seed | {"score": 2.0}], "curves": [point("A", 1)]}
     write(tmp_path, verdicts=[verdict("A", "above")], runs=[run("A", 1)], **tables)
     (tmp_path / "A" / "seed-1").mkdir(parents=True)
     page = Page(path := report.write_page(tmp_path))
@@ -119,7 +102,7 @@ def test_sources_are_named_and_linked_and_other_rules_told(tmp_path: Path) -> No
     sources = {"published": {"name": "People's Zoo", "paper": "https://a.org", "code": ""}}
     sources["another"] = {"name": "Another", "paper": "", "code": "javascript:alert(1)"}
     tables = {"verdicts": [verdict("A", "above")], "curves": [point("A", 1)]}
-    write(tmp_path, {"sources": sources}, **tables, reference_curves=rows.to_dict("records"))
+    write(tmp_path, {"sources": sources}, **tables, reference_curves=rows)
     page = Page(report.write_page(tmp_path))
     assert "People's Zoo (the judge, 5 runs, paper ), Another (5 runs)." in page.text
     assert [link for link in page.links if ":" in link] == ["https://a.org"]
@@ -172,7 +155,7 @@ def test_hostile_names_stay_text(tmp_path: Path) -> None:
     facts |= {"versions": {HOSTILE: [HOSTILE]}, "hardware": {HOSTILE: None}, "seeds": [HOSTILE]}
     facts |= {"sources": {HOSTILE: {"name": HOSTILE, "paper": HOSTILE, "code": HOSTILE}}}
     row = verdict(HOSTILE, HOSTILE, note=HOSTILE, rule=HOSTILE, reference_source=HOSTILE)
-    speed = dict.fromkeys(COLUMNS["throughput"]) | {"task": HOSTILE, "device": HOSTILE}
+    speed: dict[str, object] = {"task": HOSTILE, "device": HOSTILE}
     tables = {"curves": [point(HOSTILE, 1, rule=HOSTILE)], "throughput": [speed]}
     write(tmp_path, facts, verdicts=[row], runs=[run(HOSTILE, 1, "failed", **texts)], **tables)
     page = Page(report.write_page(tmp_path))
@@ -216,7 +199,7 @@ def test_a_task_called_na_is_a_task(tmp_path: Path) -> None:
     """Read from a table it is no missing value."""
     write(tmp_path, verdicts=[verdict("A", "reproduced"), verdict("NA", "below")])
     assert "1 of 2 tasks reproduced, 1 below." in Page(report.write_page(tmp_path)).text
-    assert all(task in printed(terminal(tmp_path)) for task in ("A ", "NA "))
+    assert all(task in terminal(tmp_path) for task in ("A ", "NA "))
 
 
 @pytest.mark.usefixtures("undrawn")
@@ -243,14 +226,11 @@ def suite(name: str, **fields: object) -> dict[str, object]:
     """A row of suite.csv."""
     row = {"num_tasks": 2, "num_seeds": 10, "difference": -0.02, "ci_low": -0.06}
     row |= {"ci_high": 0.02, "margin": 0.1, "left_out": "Ant: no comparable reference"}
-    return dict.fromkeys(COLUMNS["suite"]) | row | {"verdict": name} | fields
+    return row | {"verdict": name} | fields
 
 
 def test_the_terminals_table_is_the_approved_one(tmp_path: Path) -> None:
-    """The suite, each task, then once what is to be said of each that is not plainly reproduced.
-
-    All fits 80 columns, numbers have the digits of their spread, and no name moves the cursor.
-    """
+    """It has the suite, each task, and what is to be said of it, in 80 columns, codes as text."""
     unknown = dict.fromkeys(("reference_mean", "reference_std", "difference", "ci_low", "ci_high"))
     one = {"note": "the reference has a single run", "ci_low": None, "ci_high": None}
     rows = [
@@ -267,13 +247,13 @@ def test_the_terminals_table_is_the_approved_one(tmp_path: Path) -> None:
         verdict("[red]A\x1b[2J\nB", "strange\x1b[2J", note="\x1b]0;title\x07"),
     ]
     write(tmp_path, verdicts=rows, suite=[suite("below", exploratory=True)])
-    check(printed(terminal(tmp_path)), "terminal, a suite")
+    check(terminal(tmp_path), "terminal, a suite")
     ratios = {"MountainCar-v0": 0.97, "MountainCarContinuous-v0": 0.72, "Pendulum-v1": None}
     alike = [verdict(task, "shown only", ratio=ratio, **one) for task, ratio in ratios.items()]
     left_out = f"MountainCar-v0: {one['note']}"
     whole = suite("not judged", difference=None, num_tasks=0, left_out=left_out)
-    table = words.verdict_lines(pd.DataFrame(alike), pd.DataFrame([whole]), "a2c, gamma = 0.9")
-    check(printed(table), "terminal, all tasks alike")
+    write(tmp_path, verdicts=alike, suite=[whole])
+    check(terminal(tmp_path, "a2c, gamma = 0.9"), "terminal, all tasks alike")
 
 
 def test_the_headline_counts_every_task() -> None:
@@ -307,7 +287,7 @@ def test_the_suite_comes_first_on_the_page(tmp_path: Path) -> None:
     assert "Left out: Ant: no comparable reference." in page
     assert "By its 3 declared seeds: below." in page
     write(tmp_path, suite=[])
-    assert "suite" not in printed(terminal(tmp_path))
+    assert "suite" not in terminal(tmp_path)
     assert "suite:" not in Page(report.write_page(tmp_path)).text
 
 
@@ -315,9 +295,7 @@ def test_charts_over_tasks_need_three_and_say_what_they_leave_out(tmp_path: Path
     """D has a single run, and so no share in either; with two tasks left there is no chart."""
     files = over("A", "B", "C") | {"verdicts": pd.concat(map(judged, "ABCD"))}
     files["scores"] = pd.concat([files["scores"], score("D", 10.0)])
-    for name, table in files.items():
-        table.to_csv(tmp_path / f"{name}.csv", index=False)
-    page = Page(report.write_page(write(tmp_path)))
+    page = Page(report.write_page(write(tmp_path, **files)))
     assert '"reference: 95 % of the resamples"' in (tmp_path / "index.html").read_text()
     assert "Left out: D (nothing learned, no scale, or one seed)." in page.text
     assert "for want of a normalised score, or of two runs of either side: D." in page.text
