@@ -17,7 +17,7 @@ from reproduce.plan.make import commands, load_plan, make_plan
 from reproduce.run import pool as pooling
 from suite.base.errors import UsageError
 from tests.messages import refused
-from tests.reproduce.conftest import record_run, saved, scored
+from tests.reproduce.conftest import NEVER_BEGUN, record_run, saved, scored
 
 HOPPER, WALKER, STEPS = "Hopper-v4", "Walker2d-v4", 1_000_000
 
@@ -35,10 +35,7 @@ def ended(plan: Plan) -> None:
 
 
 def test_what_was_declared_first_stays(tmp_path: Path) -> None:
-    """More seeds, run twice, leave the declared ones in `plan.json`, and `report` reads it.
-
-    Two, to see whether it runs at all, are too few for a verdict, and declare nothing.
-    """
+    """More seeds, run twice, leave the declared ones in `plan.json`; two alone declare nothing."""
     saved(mujoco(tmp_path, num_seeds=2))
     saved(mujoco(tmp_path, num_seeds=3))
     declared = {HOPPER: (1, 2, 3)}
@@ -56,9 +53,7 @@ def test_a_declared_seed_is_not_dropped(tmp_path: Path) -> None:
     assert mujoco(tmp_path, seeds=[2, 4, 7, 1]).declared[HOPPER] == (4, 2, 7)
 
 
-def test_of_two_first_starts_at_once_one_declares(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_of_two_first_starts_one_declares(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The other, planned before that was written, is refused, or takes what was declared."""
     first, other, more = (mujoco(tmp_path, seeds=s) for s in ([1, 2, 3], [4, 5, 6], [1, 2, 3, 4]))
     ended(first)
@@ -107,8 +102,7 @@ def test_a_run_without_a_record_was_not_begun(content: str | None, tmp_path: Pat
     record_run(plan, HOPPER, 1)
     folder = plan.directory / HOPPER / "seed-2"
     folder.mkdir()
-    failed = {"task": HOPPER, "seed": 2, "config": {"env_steps": STEPS}, "command": "x"}
-    failed |= {"status": "failed", "error": "exit 1", "log_tail": []}
+    failed = NEVER_BEGUN | {"task": HOPPER, "seed": 2, "config": {"env_steps": STEPS}}
     (folder / "run.json").write_text(json.dumps(failed) if content is None else content)
     if content is None:
         assert mujoco(tmp_path, seeds=[1, 3, 4]).declared == {HOPPER: (1, 3, 4)}
@@ -144,9 +138,7 @@ def test_without_a_number_of_seeds_a_task_has_those_it_was_begun_with(tmp_path: 
 
 
 @pytest.mark.usefixtures("undrawn")
-def test_seeds_beyond_the_declared_are_exploratory_in_table_and_page(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_more_seeds_are_exploratory(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """From the command line to `verdicts.csv`: three seeds first, then eight."""
     reference = scored("sac", "nnabla_rl", HOPPER, STEPS, "deterministic")
     for num_seeds in (3, 8):

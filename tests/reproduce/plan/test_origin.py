@@ -88,11 +88,7 @@ def train(plan: Plan) -> Plan:
 
 
 def test_an_uncommitted_change_leaves_runs_out_and_is_named(project: Path, say: Say) -> None:
-    """A flipped sign is never `reproduced` by runs that it did not make.
-
-    Committed code of the same number, which passed the golden test, keeps every run. Another
-    number leaves them out, and both are named; so is a run that is damaged.
-    """
+    """So is another number; other code of the same number, once committed, keeps every run."""
     folder = train(smoke()).directory / REACHER
     assert statuses(smoke()) == ["finished"] * 3
     flip_sign(project)
@@ -100,10 +96,8 @@ def test_an_uncommitted_change_leaves_runs_out_and_is_named(project: Path, say: 
     words = f"sac mujoco-small --like paper --tasks {REACHER} --budget smoke --device cpu --dry-run"
     status, said, _ = say(words.split())
     assert status == 0
-    assert (
-        f"{REACHER}: 3 runs made by commit 0123456; agents/sac.py has "
-        "uncommitted changes (left out)"
-    ) in said
+    made = "3 runs made by commit 0123456; agents/sac.py has uncommitted changes (left out)"
+    assert f"{REACHER}: {made}" in said
     restore(project)
     assert statuses(smoke()) == ["finished"] * 3
     (project / "agents" / "a2c.py").write_text("# not SAC's code\n")
@@ -139,9 +133,7 @@ def test_an_agent_without_a_number_counts_its_own_until_it_changes(project: Path
     """A developer's agent needs none, committed or not."""
     set_number(project, "")
     commit(project)
-    plan = smoke()
-    for seed in (1, 2, 3):
-        record_run(plan, REACHER, seed, {STEPS: -5.0})
+    train(smoke())
     assert statuses(smoke()) == ["finished"] * 3
     (project / "suite" / "base" / "noise.py").write_text("# rewritten\n")
     assert statuses(smoke()) == ["left out"] * 3
@@ -175,10 +167,7 @@ def test_a_published_grid_is_drawn_of_its_own_runs(project: Path, published: Pat
 
 
 def test_ones_own_older_runs_are_neither_judged_nor_trained_over(project: Path) -> None:
-    """They have no score; a training beside them is refused with the ways on.
-
-    A task that is asked for alone has no runs of theirs.
-    """
+    """They have no score, a training beside them is refused, and another task has none of them."""
     for seed in (1, 2):
         record_run(smoke(), REACHER, seed, {STEPS: -5.0})
     flip_sign(project)
