@@ -34,6 +34,7 @@ from reproduce.run.lease import LATE_SECONDS, Holders, Leases
 from reproduce.run.pool import launch
 from reproduce.run.progress import OVER, Board
 from suite.base.errors import UsageError
+from suite.base.files import write_json
 from suite.record import manifest
 from tests.messages import refused
 from tests.reproduce.conftest import TASK, StandIn, pendulum, record_run, recorded
@@ -114,9 +115,7 @@ def test_a_link_costs_its_run_alone(name: str, tmp_path: Path, stand_in: StandIn
 
 
 @pytest.mark.parametrize("rounds", [2, pytest.param(30, marks=slow)])
-def test_a_killed_harness_leaves_no_writer_and_the_next_start_finishes_the_plan(
-    rounds: int, tmp_path: Path, stand_in: StandIn
-) -> None:
+def test_a_killed_harness_leaves_no_writer(rounds: int, tmp_path: Path, stand_in: StandIn) -> None:
     """Neither a busy agent nor a stopped one outlives it; what was finished is not run again."""
     rng = random.Random(rounds)
     stop = "os.kill(os.getpid(), signal.SIGSTOP)"
@@ -179,9 +178,8 @@ def test_a_harness_with_other_settings_is_refused(tmp_path: Path, stand_in: Stan
     harness = Harness(plan)
     wait_for(lambda: executions(plan)[1], "the agent")
     other = pendulum(tmp_path, [1, 2], settings=["gamma=0.5"])
-    with pytest.raises(
-        UsageError, match=rf"other settings .*{harness.process.pid}\) runs .*seed-1"
-    ):
+    said = rf"other settings .*{harness.process.pid}\) runs .*seed-1"
+    with pytest.raises(UsageError, match=said):
         grid.run_plan(other, Console(file=io.StringIO()))
     assert not (plan.directory / "plan.json").exists()
     stand_in({2: FINISH, 3: FINISH})
@@ -235,9 +233,7 @@ def write_foreign_lease(run: Path) -> Path:
     """Let another machine claim a run."""
     run.parent.mkdir(parents=True, exist_ok=True)
     lease = run.with_name(f"{run.name}.lease")
-    aside = lease.with_name("aside")
-    aside.write_text(json.dumps({"host": "far", "pid": os.getpid(), "machine": "another"}))
-    aside.replace(lease)
+    write_json(lease, {"host": "far", "pid": os.getpid(), "machine": "another"})
     return lease
 
 
@@ -321,14 +317,12 @@ def test_a_harness_that_lost_a_run_stops_its_agent_and_counts_the_other(
 
 FILL = """
 import resource
+end(folders[0], "running")
 resource.setrlimit(resource.RLIMIT_FSIZE, (4096, 4096))
-(folders[0] / "run.json").write_text(json.dumps({"task": "t", "seed": 2, "status": "running",
-    "config": {"env_steps": int(env_steps), "separate_heads": False}}))
 with (folders[0] / "evaluations.csv").open("w") as file:
     file.write("env_steps,mean_return\\n")
     while True:
         file.write("100,0.125\\n")
-end(folders[0], "finished")
 """
 
 
@@ -377,10 +371,7 @@ for process in (0, {os.getpid()}):  # from now on neither it nor the harness can
 
 @pytest.mark.parametrize("times", [30, pytest.param(1000, marks=slow)])
 def test_every_damage_to_a_finished_run_is_found(times: int, tmp_path: Path) -> None:
-    """A flipped bit or a cut at any place of any file, its manifest and its record among them.
-
-    A file that is gone, or a folder, is damage, too; of `run.json` the manifest tells it.
-    """
+    """A flipped bit or a cut at any place of any file, and a file that is gone, or a folder."""
     plan = pendulum(tmp_path, [1])
     folder = record_run(plan, TASK, 1, {step: step / 3 for step in range(50, 1001, 50)})
     (folder / "policy.safetensors").write_bytes(bytes(range(256)) * 16)
@@ -527,9 +518,7 @@ def test_changed_code_starts_no_further_run(
 
 
 @pytest.mark.parametrize("ask", [False, True])
-def test_only_its_own_processes_are_killed(
-    ask: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_only_its_own_is_killed(ask: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A number may be another's after a `wait`: signals go to one that is still taken."""
     taken: list[bool] = []
     killpg = os.killpg

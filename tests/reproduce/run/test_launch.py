@@ -90,9 +90,8 @@ def test_the_seeds_of_one_process_end_each_on_their_own(tmp_path: Path, stand_in
         2: ("diverged", "nan"),
         3: ("failed", "exit 2: not a number"),
     }
-    assert [record_of(plan, seed).get("log_tail") for seed in (1, 2, 3)] == [
-        *(None, ["not a number"], ["not a number"])
-    ]
+    tails = [record_of(plan, seed).get("log_tail") for seed in (1, 2, 3)]
+    assert tails == [None, ["not a number"], ["not a number"]]
     assert record_of(plan, 2)["status"] == "diverged"
     assert (plan.directory / TASK / "seeds-1-2-3.log").exists()
 
@@ -114,9 +113,8 @@ end(folders[0], 'finished')
     stand_in(dict.fromkeys(range(1, 7), script))
     plan = pendulum(tmp_path, [1, 2, 3, 4, 5, 6])
     assert launch(plan, ignore).count("finished") == 6
-    spans = [
-        tuple(map(float, (run.directory / "times").read_text().split())) for run in plan.runs()
-    ]
+    times = [(run.directory / "times").read_text().split() for run in plan.runs()]
+    spans = [(float(began), float(ended)) for began, ended in times]
     assert max(sum(low <= began < high for low, high in spans) for began, _ in spans) == 2
 
 
@@ -129,8 +127,6 @@ def await_finished(*others):
             sys.exit("waited in vain")
         time.sleep(0.005)
 """
-
-
 TURNS = f"{SEES}await_finished(2, 5)\n{FINISH}"
 
 
@@ -248,9 +244,7 @@ def test_a_second_request_to_end_takes_no_agent_its_time(tmp_path: Path, stand_i
     assert not list((plan.directory / TASK).glob("*.lease"))
 
 
-def test_seeds_of_a_checkpoint_wait_for_one_that_runs_elsewhere(
-    tmp_path: Path, stand_in: StandIn
-) -> None:
+def test_seeds_of_a_checkpoint_wait_for_one_elsewhere(tmp_path: Path, stand_in: StandIn) -> None:
     """A checkpoint fits all seeds of its process: no part of them is started."""
     plan = dataclasses.replace(pendulum(tmp_path, [1, 2, 3]), device="cuda")
     first = record_run(plan, TASK, 1, {900: 5.0}, status="running", seeds=(1, 2))

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from reproduce.run.log import last_lines, plain, tail
+from reproduce.run.log import last_lines, plain
 
 
 def test_a_log_of_a_gigabyte_costs_nothing(tmp_path: Path) -> None:
@@ -40,12 +40,3 @@ def test_a_line_keeps_its_text_and_loses_its_commands(line: str) -> None:
 def test_a_log_that_is_none_has_no_lines(tmp_path: Path) -> None:
     """It was never written, or is a folder."""
     assert last_lines(tmp_path / "absent") == last_lines(tmp_path) == []
-
-
-def test_of_a_flood_of_output_the_end_is_read(tmp_path: Path) -> None:
-    """A gigabyte in the log of a node is not a gigabyte in the memory of two machines."""
-    (tmp_path / "log").write_bytes(b"0123456789")
-    with (tmp_path / "log").open("rb") as file:
-        assert tail(file, 5) == b"56789"
-        file.seek(8)
-        assert tail(file, 5) == b"89"

@@ -52,10 +52,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
 
 
 def test_without_a_terminal_progress_is_plain_lines_at_intervals(clock: list[float]) -> None:
-    """A log file gets one line per half minute with totals and every running run, and no codes.
-
-    Each note is a line once: what was kept aside, is tried again or is run elsewhere.
-    """
+    """One per half minute with totals and every running run, and one for each note."""
     console = console_of()
     rows = [
         progress(1, "running", env_steps=250, speed=10.0, last_return=12345.6),
@@ -73,12 +70,7 @@ def test_without_a_terminal_progress_is_plain_lines_at_intervals(clock: list[flo
 
 @pytest.mark.parametrize("terminal", [False, True])
 def test_each_end_is_printed_once_and_at_once(terminal: bool, clock: list[float]) -> None:
-    """However often the board is shown; what was finished before the start is no news.
-
-    A failed run that somebody has run again has a second end. The last line has the last totals.
-
-    An error stays one literal line, however long: brackets in it are not markup.
-    """
+    """Of a run that is run again too; what was finished before is no news, and no error markup."""
     console = console_of(terminal, width=400)
     rows = [progress(seed, "running", last_return=-7.5) for seed in (1, 2, 3, 4)]
     rows[0] = progress(1, "finished", already=True)
