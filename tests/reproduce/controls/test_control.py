@@ -103,9 +103,8 @@ def sources(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, read_sources_from: 
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
         (folder / name).write_bytes((presets.REFERENCES / name).read_bytes())
     own = folder / settings[0]
-    own.write_text(
-        own.read_text().replace("[suites.classic]", '[suites.classic]\ndefault = "agent"')
-    )
+    text = own.read_text().replace("[suites.classic]", '[suites.classic]\ndefault = "agent"')
+    own.write_text(text)
     monkeypatch.setattr(presets, "REFERENCES", folder)
     read_sources_from(folder)
     return folder
@@ -125,11 +124,7 @@ def run_all(plan: Plan) -> dict[int, tuple[str, str]]:
 
 
 def test_a_control_is_recorded_scored_and_kept_as_ours(install: Install, tmp_path: Path) -> None:
-    """Its folder and record are those of a run of ours, and so are its window and its speed.
-
-    The window (450, 500] holds the episodes that end at 460, ..., 500: on average at 480. A second
-    start runs nothing; a longer plan is refused, for a control cannot go on.
-    """
+    """So are its window, (450, 500], and its speed; it is not run again, and cannot go on."""
     plan = plan_of(tmp_path)
     assert plan.directory == tmp_path / "controls" / "fake" / "a2c-classic" / "rl_zoo"
     assert {state for state, _ in run_all(plan).values()} == {"finished"}
@@ -166,9 +161,7 @@ def test_evaluations_are_due_as_ours_are(install: Install, tmp_path: Path) -> No
     changes = ["evaluation_rule=sampled", "evaluation_interval=200", "evaluation_episodes=3"]
     plan = plan_of(tmp_path, num_seeds=2, settings=changes)
     run_all(plan)
-    tables = [
-        collect.evaluations(plan.directory / "CartPole-v1" / f"seed-{seed}") for seed in (1, 2)
-    ]
+    tables = [collect.evaluations(run.directory) for run in plan.runs()]
     singles = np.array([table[["return_0", "return_1", "return_2"]].to_numpy() for table in tables])
     assert [table["env_steps"].tolist() for table in tables] == [[200, 400, 500]] * 2
     assert np.unique(singles).size == singles.size
@@ -245,11 +238,7 @@ def test_budgets_of_a_control_end_with_an_evaluation(
 
 
 def test_a_published_control_judges_ours(install: Install, tmp_path: Path, sources: Path) -> None:
-    """`--like fake_control` has the settings that the peer ran with, and its scores.
-
-    They cite the peer for what is its own and the source for the rest; at 400 steps the window is
-    (360, 400], whose episodes end on average at 385, and seeds 1 to 3 add their number.
-    """
+    """`--like fake_control` has the peer's settings, each with its place, and its scores."""
     plan = plan_of(tmp_path)
     run_all(plan)
     check_publishable(plan)
@@ -266,9 +255,8 @@ def test_a_published_control_judges_ours(install: Install, tmp_path: Path, sourc
     assert f"somebody/library@{'0123456789' * 4}:library/a2c.py:8-9" in text
     assert "DLR-RM/rl-trained-agents@cd35bde" in text
     settings = read_source(folder / "a2c.toml")["suites"]["classic"]["settings"]
-    assert {*peer_of(plan).sets, *peer_of(plan).has} <= set(
-        settings
-    )  # the agent's defaults may change
+    # the agent's defaults may change
+    assert {*peer_of(plan).sets, *peer_of(plan).has} <= set(settings)
     assert settings["learning_rate"]["because"] == "default of agents/a2c.py"
     reference = scored("a2c", "fake_control", "CartPole-v1", 400, "training")
     assert (reference.mean, reference.std) == pytest.approx((2.385, 1.0))
@@ -303,10 +291,8 @@ def test_a_run_may_end_between_episodes(install: Install, tmp_path: Path, source
     folder = publish(plan)
     curve = pd.read_csv(folder / "curves.csv")
     assert set(curve["num_runs"]) == {3}  # it begins where all have ended an episode
-    scores = [
-        references.reference_score("a2c", "fake_control", "CartPole-v1", steps, "training")
-        for steps in (500, 501)
-    ]
+    asked = ("a2c", "fake_control", "CartPole-v1")
+    scores = [references.reference_score(*asked, steps, "training") for steps in (500, 501)]
     assert [score and score.how for score in scores] == ["single runs", None]
 
 
@@ -376,9 +362,8 @@ def test_a_task_has_one_curve(install: Install, tmp_path: Path, sources: Path) -
     check_publishable(plan)
     others: tuple[dict[str, Any], ...] = ({"settings": ["num_envs=2"]}, {"env_steps": 1_000})
     for changes in others:
-        other = plan_of(tmp_path / "other", **changes)
         with refused():
-            check_publishable(other)
+            check_publishable(plan_of(tmp_path / "other", **changes))
 
 
 @pytest.mark.parametrize("name", peers())
@@ -386,10 +371,8 @@ def test_peers_files_name_settings_that_exist(name: str) -> None:
     """Handed over, or the peer's own with its place; others are refused but for their default."""
     assert agents_of(name)
     for agent in agents_of(name):
-        peer = read_peer(name, agent)
-        fields = {
-            f.name for f in dataclasses.fields(importlib.import_module(f"agents.{agent}").Config)
-        }
+        peer, module = read_peer(name, agent), importlib.import_module(f"agents.{agent}")
+        fields = {field.name for field in dataclasses.fields(module.Config)}
         named = [*peer.sets, *peer.has]
         assert set(named) | set(peer.choices) <= fields
         assert len(named) == len(set(named))
@@ -424,19 +407,12 @@ def grid_of(served: str, tmp_path: Path, **asked: Any) -> Plan:
 
 @pytest.mark.parametrize("served", GRIDS)
 def test_a_peer_takes_the_settings_of_a_source(tmp_path: Path, served: str) -> None:
-    """No setting of the source is refused, and what a peer has of its own is said.
-
-    Whatever a peer serves is among the cases.
-    """
+    """None of the source's is refused, its own are said, and all that a peer serves is a case."""
     assert {f"{peer} {agent}" for peer in peers() for agent in agents_of(peer)} == set(GRIDS)
     plan = grid_of(served, tmp_path)
-    changed = {
-        key
-        for key, of in peer_of(plan).has.items()
-        if getattr(plan.preset.config, key) != of["value"]
-    }
     said = [departure.partition(" = ")[0] for departure in plan.departures]
-    assert changed <= set(said)
+    for key, of in peer_of(plan).has.items():
+        assert getattr(plan.preset.config, key) == of["value"] or key in said
 
 
 @pytest.mark.long
@@ -445,9 +421,7 @@ def test_a_real_peer_trains(tmp_path: Path, served: str) -> None:
     """2,100 steps of one seed end finished, with updates and with every episode in its table."""
     plan = grid_of(served, tmp_path, env_steps=2_100, num_seeds=1)
     if not peer_of(plan).python.exists():
-        pytest.skip(
-            "the environment of {0} is missing: `make peers PEER={0}`".format(peer_of(plan).name)
-        )
+        pytest.skip(f"an environment is missing: `make peers PEER={peer_of(plan).name}`")
     plan.directory.mkdir(parents=True)
     assert list(run_all(plan).values()) == [("finished", "")]
     (run,) = plan.runs()
