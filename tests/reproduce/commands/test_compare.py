@@ -1,6 +1,5 @@
 """A before-and-after table compares like with like, with Welch's interval of the difference."""
 
-import json
 import shutil
 from collections.abc import Sequence
 from pathlib import Path
@@ -49,10 +48,7 @@ def only_row(first: Plan, second: Plan) -> dict[str, Any]:
 def test_a_task_is_a_line(
     others: list[float | None], cells: list[str], tmp_path: Path, say: Say
 ) -> None:
-    """Means with their seeds, the difference with Welch's interval by hand, the ratio of speeds.
-
-    A run without a score is left out by name.
-    """
+    """Means, the difference with Welch's interval by hand, the ratio of speeds, who is left out."""
     first = write(pendulum(tmp_path / "a"), TASK, [10.0, 20.0, 30.0], speed=10.0)
     second = write(pendulum(tmp_path / "b"), TASK, others, speed=25.0)
     status, out, _ = say(["compare", str(first.directory), str(second.directory)])
@@ -97,22 +93,17 @@ def test_what_cannot_be_compared_is_refused(tmp_path: Path) -> None:
     write(first, TASK, [1.0, 2.0])
     write(second, OTHER, [1.0, 2.0])
     record_run(third, TASK, 1, status="running")
-    with refused():
-        compare(first.directory, tmp_path / "nowhere")
-    with refused():
-        compare(third.directory, tmp_path / "nowhere")  # which has no finished run, too
-    with refused():
-        compare(third.directory, first.directory)
-    with refused():
-        compare(first.directory, second.directory)
-    folder = record_run(third, TASK, 2)
-    record = json.loads((folder / "run.json").read_text())
-    reseal(folder, config=record["config"] | {"evaluation_rule": "sampled"})
-    with refused():
-        compare(first.directory, third.directory)
-    games = [PUBLISHED / "ppo-atari-7" / "tuned", PUBLISHED / "acer-atari-7" / "openai_baselines"]
-    with refused():
-        compare(*games)
+    other = write(pendulum(tmp_path / "d", settings=["evaluation_rule=sampled"]), TASK, [1.0, 2.0])
+    for folders in (
+        (first.directory, tmp_path / "nowhere"),
+        (third.directory, tmp_path / "nowhere"),  # which has no finished run, too
+        (third.directory, first.directory),
+        (first.directory, second.directory),
+        (first.directory, other.directory),
+        (PUBLISHED / "ppo-atari-7" / "tuned", PUBLISHED / "acer-atari-7" / "openai_baselines"),
+    ):
+        with refused():
+            compare(*folders)
 
 
 def test_the_command_takes_runs_dirs(tmp_path: Path, say: Say) -> None:

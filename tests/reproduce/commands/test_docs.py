@@ -173,11 +173,7 @@ def test_a_setting_is_shown_where_a_source_differs_from_the_default() -> None:
 
 
 def test_what_is_published_is_in_the_tables() -> None:
-    """Every row of every verdicts.csv is a row of the results, and a verdict of the matrix.
-
-    Costs are the wall time of a task's runs times the cores of each: IMPALA's has two, and so has
-    one with two threads.
-    """
+    """Each verdict is in results and matrix; a cost is wall time times cores, with threads two."""
     tables = [pd.read_csv(path) for path in (ROOT / "results/published").glob("*/*/verdicts.csv")]
     rows = [line for line in pages.results().splitlines() if line.startswith("| [")]
     assert len(rows) == sum(map(len, tables))
@@ -217,9 +213,8 @@ def commands() -> Iterator[tuple[str, str]]:
                 lines = [line.removeprefix("$ ") for line in lines if line.startswith("$ ")]
             yield from ((name, line) for line in lines if line and "launcher ray" not in line)
         inline = re.findall(r"`((?:python -m|make) [^`]+)`", page)
-        yield from (
-            (name, line) for line in inline if not re.search("AGENT|NAME|launcher ray", line)
-        )
+        lines = [line for line in inline if not re.search("AGENT|NAME|launcher ray", line)]
+        yield from ((name, line) for line in lines)
 
 
 class ParsedError(Exception):

@@ -79,11 +79,7 @@ def test_the_commands_of_a_published_grid_plan_all_of_it() -> None:
 
 @pytest.mark.usefixtures("undrawn")
 def test_one_seed_of_a_task_keeps_its_policy(published: Path) -> None:
-    """The others are finished as before, their tables whole, and say which policy they had.
-
-    Nothing else may be left out: a table that is gone is damage, whatever its manifest calls it.
-    Tables and pages that are drawn again have the same bytes: what a commit changes has changed.
-    """
+    """The others say which they had, and nothing else may be gone; drawn again all is the same."""
     plan = three_seeds(published, tasks=["Pendulum-v1"])
     whole = tree(published)
     refresh(plan)
@@ -125,9 +121,8 @@ def test_games_keep_one_policy_in_all_and_compressed_tables(published: Path) -> 
     assert [run.status for run in plan.runs()] == ["finished"] * 6
     for name, table in before.items():
         pd.testing.assert_frame_equal(read_table(folder / name), table)
-    assert (
-        pd.read_csv(plan.directory / "scores.csv")["score"] == [-100.0, -200.0, -300.0] * 2
-    ).all()
+    scores = pd.read_csv(plan.directory / "scores.csv")["score"]
+    assert scores.tolist() == [-100.0, -200.0, -300.0] * 2
     path = folder / "evaluations.csv.xz"
     content = bytearray(path.read_bytes())
     for place in (len(content) // 2, len(content) - 1):

@@ -14,10 +14,7 @@ pytestmark = pytest.mark.long
 
 PAGES = (
     *("index.html", "agents/sac.html", "files/agents/sac.py.html", "references/jaxrl.html"),
-    *(
-        "results/published/sac-mujoco/paper/index.html",
-        "results/published/sac-mujoco/paper/scores.csv",
-    ),
+    *(f"results/published/sac-mujoco/paper/{name}" for name in ("index.html", "scores.csv")),
 )
 """What README names, and where it stands on the site."""
 
@@ -49,10 +46,7 @@ def test_every_link_leads_to_what_it_names(site: Path) -> None:
 
 
 def test_no_page_loads_anything_from_elsewhere(site: Path) -> None:
-    """Neither in its elements nor by its style; the agent's page has its table, its code is text.
-
-    What is tested here is what `make site` runs.
-    """
+    """Neither in its elements nor by its style; an agent's page has its table, its code is text."""
     assert "hooks: [docs/hooks.py]" in (ROOT / "mkdocs.yml").read_text()
     assert "gradient step" in (site / "agents/sac.html").read_text()
     assert "&lt;b&gt;Code&lt;/b&gt;" in (site / "files/agents/sac.py.html").read_text()

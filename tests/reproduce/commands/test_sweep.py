@@ -17,7 +17,6 @@ from reproduce.plan.grid import Plan, Program
 from reproduce.plan.make import folder_name, variants_of
 from tests.reproduce.conftest import TASK, Say, pendulum, record_run
 
-OTHER = "MountainCarContinuous-v0"
 WORDS = ["sac", "classic", "--tasks", TASK, "--env-steps", "1000", "--seeds", "1-3"]
 WORDS += ["--device", "cpu", "--set", "gamma=0.9,0.99", "tau=0.01"]
 
@@ -25,6 +24,12 @@ WORDS += ["--device", "cpu", "--set", "gamma=0.9,0.99", "tau=0.01"]
 def grid(runs_dir: Path, *settings: str, tasks: tuple[str, ...] = (TASK,)) -> Plan:
     """A variant in a folder that its settings name."""
     return pendulum(runs_dir / folder_name(settings), tasks=tasks, settings=settings)
+
+
+def record(plan: Plan, *scores: float, task: str = TASK) -> None:
+    """Record a finished run per score."""
+    for seed, score in enumerate(scores, start=1):
+        record_run(plan, task, seed, {1000: score})
 
 
 @pytest.mark.parametrize(
@@ -35,10 +40,7 @@ def grid(runs_dir: Path, *settings: str, tasks: tuple[str, ...] = (TASK,)) -> Pl
         (
             "sac",
             ["gamma=0.9,0.99", "tau=0.1,0.2"],
-            [
-                *[("gamma=0.9", "tau=0.1"), ("gamma=0.9", "tau=0.2")],
-                *[("gamma=0.99", "tau=0.1"), ("gamma=0.99", "tau=0.2")],
-            ],
+            [(f"gamma={gamma}", f"tau={tau}") for gamma in (0.9, 0.99) for tau in (0.1, 0.2)],
         ),
         ("sac", ["hidden-sizes=8,8/16"], [("hidden-sizes=8,8",), ("hidden-sizes=16",)]),
         ("sac", ["learn_alpha=true,false"], [("learn_alpha=true",), ("learn_alpha=false",)]),
@@ -63,14 +65,13 @@ def test_a_folder_is_named_by_all_settings() -> None:
 
 def test_variants_are_compared_with_the_first_and_their_number_is_counted(tmp_path: Path) -> None:
     """Welch's intervals and p-values; those are adjusted over tasks and variants (Holm)."""
-    tasks = (TASK, OTHER)
+    tasks = (TASK, "MountainCarContinuous-v0")
     plans = [grid(tmp_path, f"gamma={gamma}", tasks=tasks) for gamma in (0.9, 0.95, 0.99)]
     scores = np.array([[[1.0, 2.0, 4.0], [9.0, 9.5, 9.0], [2.0, 2.0, 3.0]]] * 2)
     scores[1] *= -1.0
     for task, of_task in zip(tasks, scores, strict=True):
         for plan, of_plan in zip(plans, of_task, strict=True):
-            for seed, score in enumerate(of_plan, start=1):
-                record_run(plan, task, seed, {1000: score}, device="cpu")
+            record(plan, *of_plan, task=task)
     variants = sweep.variants_of(plans)
     gathered = {name: gather(plan)["scores"] for name, plan in variants.items()}
     table = sweep.compare(variants, gathered)
@@ -90,11 +91,9 @@ def test_variants_are_compared_with_the_first_and_their_number_is_counted(tmp_pa
 def test_a_diverged_run_counts_as_it_does_in_its_grid(tmp_path: Path) -> None:
     """As a random policy: a setting that diverges is not flattered by the seeds that did not."""
     plans = [grid(tmp_path, f"gamma={gamma}") for gamma in (0.9, 0.99)]
-    for plan in plans:
-        for seed in (1, 2, 3):
-            diverges = plan is plans[1] and seed == 3
-            status = "diverged" if diverges else "finished"
-            record_run(plan, TASK, seed, {1000: -200.0}, status=status, device="cpu")
+    record(plans[0], -200.0, -200.0, -200.0)
+    record(plans[1], -200.0, -200.0)
+    record_run(plans[1], TASK, 3, {1000: -200.0}, status="diverged")
     path, variants, console = tmp_path / "sweep.csv", sweep.variants_of(plans), make_console()
     with console.capture() as planned:
         console.print(sweep.plan_table(variants))
@@ -110,15 +109,13 @@ def test_a_diverged_run_counts_as_it_does_in_its_grid(tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("undrawn", "svg_alone")
-def test_all_variants_are_made_by_the_same_code(
+def test_variants_are_of_one_code(
     tmp_path: Path, say: Say, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The table would compare the change, too."""
     monkeypatch.chdir(tmp_path)
     for gamma in (0.9, 0.99):
-        plan = grid(Path("runs"), f"gamma={gamma}", "tau=0.01")
-        for seed in (1, 2, 3):
-            record_run(plan, TASK, seed, {1000: 1.0}, device="cpu")
+        record(grid(Path("runs"), f"gamma={gamma}", "tau=0.01"), 1.0, 1.0, 1.0)
 
     def train(plan: Plan, console: object) -> tuple[Plan, dict[tuple[str, int], str]]:
         monkeypatch.setattr(Program, "code", lambda *_: {"agents/sac.py": "edited"})
@@ -132,19 +129,15 @@ def test_all_variants_are_made_by_the_same_code(
 
 @pytest.mark.usefixtures("undrawn", "svg_alone")
 def test_from_command_to_table(tmp_path: Path, say: Say, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A dry run shows product and cost, and writes nothing; finished variants are only compared.
-
-    Every variant is mirrored, and the figure of all is opened.
-    """
+    """A dry run writes nothing; finished variants are compared, mirrored and shown."""
     monkeypatch.chdir(tmp_path)
     status, out, _ = say([*WORDS, "--dry-run"])
     assert "2 variants of 1 task" in out
     assert [out.count(f"gamma={gamma} ") for gamma in (0.9, 0.99)] == [1, 1]
     assert (status, list(tmp_path.iterdir())) == (0, [])
     plans = [grid(Path("runs"), f"gamma={gamma}", "tau=0.01") for gamma in (0.9, 0.99)]
-    for plan, score in zip(plans, (1.0, 9.0), strict=True):
-        for seed in (1, 2, 3):
-            record_run(plan, TASK, seed, {1000: score + 0.1 * seed}, device="cpu")
+    record(plans[0], 1.1, 1.2, 1.3)
+    record(plans[1], 9.1, 9.2, 9.3)
     mirrors, opened = list[tuple[Path, str]](), list[str]()
 
     @contextlib.contextmanager

@@ -112,9 +112,7 @@ def test_bad_input_is_one_line_and_status_2(case: str, run: Path, say: Say) -> N
     reseal(run, **entries)
     if entries is NEVER_BEGUN:
         (run / "run.json").write_text(json.dumps(entries))
-    status, out, err = say(
-        ["verify", *(str(run) if word == "RUN" else word for word in words.split())]
-    )
+    status, out, err = say(["verify", *words.replace("RUN", str(run)).split()])
     assert (status, out, err.count("\n")) == (2, "", 1)
     check(err, case)
 
@@ -132,12 +130,8 @@ def test_a_record_imports_no_module(run: Path, say: Say) -> None:
 def test_without_a_name_the_quickest_run_of_todays_number_is_taken(run: Path, say: Say) -> None:
     """One that was made on another processor cannot be decided here: it is taken last."""
     record = json.loads((run / "run.json").read_text())
-    there = record["machine"] | {"processor": "another"}
-    for seed, seconds, machine in (
-        (2, 1e6, record["machine"]),
-        (3, 1e7, record["machine"]),
-        (4, 1e5, there),
-    ):
+    here, there = record["machine"], record["machine"] | {"processor": "another"}
+    for seed, seconds, machine in ((2, 1e6, here), (3, 1e7, here), (4, 1e5, there)):
         copy = shutil.copytree(run, run.with_name(f"seed-{seed}"))
         config = record["config"] | {"seeds": [seed]}
         reseal(copy, seed=seed, wall_seconds=seconds, machine=machine, config=config)

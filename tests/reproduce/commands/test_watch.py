@@ -47,9 +47,7 @@ def _at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(watching, "LOOK_SECONDS", 0.0)
 
 
-def test_a_grid_on_a_disk_without_write_permission_is_watched(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_read_only_grid_is_watched(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Its plan and its runs are read; making a plan there is refused."""
     plan = grid(tmp_path, 1)
     record_run(plan, TASK, 1, {1000: 5.0})
@@ -116,9 +114,7 @@ def test_watching_ends_with_the_runs(tmp_path: Path) -> None:
     ]
 
 
-def test_a_run_of_other_code_is_over(
-    tmp_path: Path, say: Say, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_runs_of_other_code_end(tmp_path: Path, say: Say, monkeypatch: pytest.MonkeyPatch) -> None:
     """It is left out, and the grid's own command refuses to go on beside it."""
     monkeypatch.setattr("reproduce.plan.grid.uncommitted", lambda sources: ())
     plan = grid(tmp_path, 1)
