@@ -42,10 +42,7 @@ def test_every_room_stands_in_the_order_and_has_a_text(package: Path, rooms: lis
     ("package", "room"), [*product(["reproduce"], ROOMS), *product(["suite"], SHARED)]
 )
 def test_no_room_imports_one_after_it(package: str, room: str) -> None:
-    """Data goes one way: a room imports those before it.
-
-    Beside the rooms, all of the suite is built from them, and the pipeline from the stages.
-    """
+    """Nor what is built of rooms: all else in the suite, and the pipeline, built of the stages."""
     if package == "suite":
         rooms, forbidden = SHARED, {path.stem for path in SUITE.glob("*.py")}
     else:

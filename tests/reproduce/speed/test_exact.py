@@ -28,12 +28,7 @@ def path(tmp_path: Path) -> Path:
 
 
 def test_whatever_a_step_costs_more_is_found_and_named(path: Path) -> None:
-    """Beside a small update in its steady state, with the counts before and after.
-
-    An operator; a value read by the host, on a CPU too where that costs nothing, or a shape of
-    values; a list that keeps ten floats of every step; twice 2 * 4 * 8 * 8 FLOPs of a product,
-    forwards and for the weight's gradient.
-    """
+    """An operator, a value or shape read by the host, ten floats kept, a product's FLOPs."""
     weight = torch.nn.Parameter(torch.randn(8, 8))
     optimiser = torch.optim.Adam([weight], fused=True)
     number, mask, kept = torch.ones(()), torch.tensor([True, False]), list[torch.Tensor]()

@@ -30,9 +30,7 @@ def planted(tmp_path: Path) -> Callable[[str, str], Path]:
 
 @pytest.mark.long
 @pytest.mark.quiet
-def test_code_that_got_slower_is_found(
-    planted: Callable[[str, str], Path],
-) -> None:
+def test_code_that_got_slower_is_found(planted: Callable[[str, str], Path]) -> None:
     """V-trace computed twice, in another tree; the same tree twice is no slower than itself."""
     slow = planted(
         "agents/impala.py",
@@ -51,9 +49,7 @@ def test_code_that_got_slower_is_found(
 
 
 @pytest.mark.long
-def test_what_only_one_tree_cannot_do_is_told(
-    planted: Callable[[str, str], Path],
-) -> None:
+def test_what_only_one_tree_cannot_do_is_told(planted: Callable[[str, str], Path]) -> None:
     """An older commit may lack a function; a tree that broke it is an error."""
     broken = planted("agents/impala.py", "\n\ndel vtrace_from_importance_weights\n")
     with pytest.raises(pair.Incomparable, match="has no attribute 'vtrace_from_importance"):
@@ -63,9 +59,7 @@ def test_what_only_one_tree_cannot_do_is_told(
     assert not isinstance(caught.value, pair.Incomparable)
 
 
-def test_a_pair_of_which_nothing_can_be_judged_is_an_error(
-    monkeypatch: pytest.MonkeyPatch, say: Say
-) -> None:
+def test_a_pair_that_judges_nothing_is_an_error(monkeypatch: pytest.MonkeyPatch, say: Say) -> None:
     """Skipped work is shown as such and is no success."""
     skipped = Finding("vtrace", False, "skipped: old cannot do it (why)", judged=False)
     monkeypatch.setattr(pair, "judge_against", lambda *arguments: iter([skipped]))
@@ -74,9 +68,7 @@ def test_a_pair_of_which_nothing_can_be_judged_is_an_error(
     assert err.startswith("error: nothing could be compared with old")
 
 
-def test_a_pair_of_the_same_gated_code_measures_nothing(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_pair_of_the_same_gated_code_measures_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     """Pages, tests and the harness may differ; an agent's file or a source's settings may not."""
     asked: list[tuple[str, ...]] = []
     monkeypatch.setattr(pair, "other_tree", lambda revision: nullcontext(Path("elsewhere")))
@@ -92,9 +84,7 @@ def test_a_pair_of_the_same_gated_code_measures_nothing(
     assert not [path for path in tracked if path.startswith(("reproduce/", "docs/", "tests/"))]
 
 
-def test_a_pair_alarms_only_if_every_start_does(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_pair_alarms_only_if_every_start_does(monkeypatch: pytest.MonkeyPatch) -> None:
     """One process may be slower than its twin for life: it is placed otherwise in memory."""
     slow, equal, fast = Ratio(0.5, 0.4, 0.6), Ratio(1.0, 0.9, 1.1), Ratio(2.0, 1.9, 2.1)
     monkeypatch.setattr(pair, "other_tree", lambda revision: nullcontext(Path("elsewhere")))
@@ -115,11 +105,7 @@ def test_an_unknown_workload_stops_a_pair_before_it_begins(name: str) -> None:
 
 
 def test_the_interval_of_a_ratio_holds_the_truth() -> None:
-    """At least 95 of 100 times, also where one block in ten is disturbed and the machine drifts.
-
-    It is narrow enough to see a loss of a tenth. Ten rounds are five turns: no two of their ranks
-    hold 95 %.
-    """
+    """At least 95 of 100 times, with disturbed blocks and drift; it shows a loss of a tenth."""
     generator, inside, seen = np.random.default_rng(0), 0, 0
     for _ in range(1_000):
         drift = np.exp(np.linspace(0, 0.3, 80))
@@ -131,6 +117,7 @@ def test_the_interval_of_a_ratio_holds_the_truth() -> None:
         seen += found.high < 1.0
     assert inside >= 930  # 95 % of 1,000 less three deviations
     assert seen >= 990
+    # ten rounds are five turns: no two of their ranks hold 95 %
     assert pair.ratio(np.ones(10), np.ones(10))[1:] == (0.0, np.inf)
 
 
