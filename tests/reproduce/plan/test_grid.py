@@ -32,36 +32,20 @@ def seeds_to_run(plan: Plan) -> list[list[int]]:
 
 def test_a_request_is_read_back_from_its_words() -> None:
     """Every field has a flag; num_seeds, which seeds exclude, is read back alone."""
-    request = Request(
-        agent="sac",
-        suite="classic",
-        tasks=[TASK],
-        budget="smoke",
-        seeds=(3, 1),
-        env_steps=300,
-        source="tuned",
-        runs_dir=Path("a b"),
-        checkpoint_minutes=0.5,
-        drop_checkpoints=True,
-        keep_best=True,
-        device="cpu",
-        workers=2,
-        launcher="ray",
-        ray_address="here:1",
-        settings=["gamma=0.9"],
-        fresh=True,
-        track="wandb",
-        open=True,
-        baseline="a2c",
-        dry_run=True,
-    )
-    plain = Request(agent="", suite="")
+    asked: dict[str, Any] = {
+        **{"agent": "sac", "suite": "classic", "tasks": [TASK], "budget": "smoke", "seeds": (3, 1)},
+        **{"env_steps": 300, "source": "tuned", "settings": ["gamma=0.9"], "baseline": "a2c"},
+        **{"runs_dir": Path("a b"), "checkpoint_minutes": 0.5, "device": "cpu", "workers": 2},
+        **{"launcher": "ray", "ray_address": "here:1", "track": "wandb"},
+        **dict.fromkeys(("drop_checkpoints", "keep_best", "fresh", "open", "dry_run"), True),
+    }
+    request, plain = Request(**asked), Request(agent="", suite="")
     alike = [name for name in FIELDS if getattr(request, name) == getattr(plain, name)]
     assert alike == ["num_seeds"]
-    for asked in (request, dataclasses.replace(request, seeds=None, num_seeds=4)):
+    for each in (request, dataclasses.replace(request, seeds=None, num_seeds=4)):
         parser = Parser()
         add_flags(parser)
-        assert read_request(parser.parse(words_of(asked))) == asked
+        assert read_request(parser.parse(words_of(each))) == each
 
 
 def test_a_budget_gives_steps_and_seeds_unless_they_are_given(tmp_path: Path) -> None:
@@ -147,15 +131,8 @@ def test_seeds_occupy_every_gpu(
 ) -> None:
     """Fewer tasks than GPUs: seeds are split, evenly; each is trained once, in its order."""
     with_gpus(monkeypatch, 4)
-    names = list(SUITES["mujoco"][:tasks])
-    plan = make_plan(
-        "sac",
-        "mujoco",
-        tasks=names,
-        seeds=list(range(1, num_seeds + 1)),
-        runs_dir=tmp_path,
-        **{"device": "cuda", **options},
-    )
+    asked = {"tasks": SUITES["mujoco"][:tasks], "num_seeds": num_seeds, "device": "cuda"}
+    plan = make_plan("sac", "mujoco", runs_dir=tmp_path, **asked | options)
     groups = plan.groups()
     assert [*map(len, groups)] == sizes
     assert [run for group in groups for run in group] == plan.runs()
@@ -222,20 +199,13 @@ def test_agents_read_what_was_planned(suite: str, options: dict[str, Any], tmp_p
     assert len(groups) == len(plan.tasks)
     for group in groups:
         config, said = read_command_line(sac.PRESETS, plan.command(group, 1)[3:], agent="sac")
-        task = group[0].task
-        assert config == dataclasses.replace(
-            plan.config,
-            task=task,
-            seeds=plan.seeds,
-            env_steps=plan.env_steps[task],
-            device="cuda:0",
-            env_threads=config.env_threads,
-        )
+        task, own = group[0].task, {"device": "cuda:0", "env_threads": config.env_threads}
+        own |= {"task": task, "seeds": plan.seeds, "env_steps": plan.env_steps[task]}
+        assert config == dataclasses.replace(plan.config, **own)
         assert (said.suite, said.source) == (suite, plan.source)
         assert said.checkpoint_minutes == options.get("checkpoint_minutes", 5.0)
-        assert {run.directory for run in group} == {
-            said.out / f"seed-{seed}" for seed in plan.seeds
-        }
+        folders = {said.out / f"seed-{seed}" for seed in plan.seeds}
+        assert {run.directory for run in group} == folders
 
 
 @pytest.mark.parametrize(
@@ -255,15 +225,8 @@ def test_the_simulator_gets_the_cores_that_no_run_keeps_busy(
     """Shared out among the processes side by side; IMPALA's acting and learning keep two busy."""
     for module in (planning, resources):
         monkeypatch.setattr(module, "num_cores", lambda: num_cores)
-    plan = make_plan(
-        agent,
-        "classic",
-        tasks=["CartPole-v1"],
-        seeds=list(range(1, num_seeds + 1)),
-        workers=workers,
-        device="cpu",
-        runs_dir=tmp_path,
-    )
+    asked = {"tasks": ["CartPole-v1"], "num_seeds": num_seeds, "workers": workers, "device": "cpu"}
+    plan = make_plan(agent, "classic", runs_dir=tmp_path, **asked)
     presets = importlib.import_module(f"agents.{agent}").PRESETS
     groups = plan.groups()
     for group in groups:
@@ -301,12 +264,9 @@ def test_tasks_of_other_lengths_have_commands_of_their_own(tmp_path: Path) -> No
     """Together they plan the same runs again."""
     steps = {"Hopper-v4": 1_000, "Walker2d-v4": 2_000, "HalfCheetah-v4": 1_000}
     plan = make_plan("sac", "mujoco", runs_dir=tmp_path, env_steps=steps, seeds=[1], device="cpu")
-    lines = commands(plan)
-    parts = [planned(line.partition(" -m reproduce ")[2]) for line in lines]
-    assert [dict(part.env_steps) for part in parts] == [
-        {"Hopper-v4": 1_000, "HalfCheetah-v4": 1_000},
-        {"Walker2d-v4": 2_000},
-    ]
+    parts = [planned(line.partition(" -m reproduce ")[2]) for line in commands(plan)]
+    alike = {"Hopper-v4": 1_000, "HalfCheetah-v4": 1_000}
+    assert [dict(part.env_steps) for part in parts] == [alike, {"Walker2d-v4": 2_000}]
 
 
 def test_the_command_keeps_ones_own_device(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
