@@ -48,8 +48,7 @@ def run(plan: Plan, scores: tuple[float, ...] = EQUAL) -> Plan:
     """Record a plan and its runs, which measured scores at their ends, and others before."""
     saved(plan)
     for seed, score in enumerate(scores, 1):
-        steps = {10_000: -1_000.0, 20_000: -800.0, STEPS: score}
-        record_run(plan, TASK, seed, steps, env_steps=plan.env_steps[TASK])
+        record_run(plan, TASK, seed, {10_000: -1_000.0, 20_000: -800.0, STEPS: score})
     return plan
 
 
@@ -95,18 +94,14 @@ def test_a_baseline_may_be_evaluated_less_often_than_asked(tmp_path: Path) -> No
     """An unroll longer than the interval skips evaluations; those that were made judge."""
     theirs = saved(grid(tmp_path, env_steps=60_000))
     for seed, score in enumerate(EQUAL, 1):
-        steps = {20_000: -800.0, 40_000: -700.0, 60_000: score}
-        record_run(theirs, TASK, seed, steps, env_steps=60_000)
+        record_run(theirs, TASK, seed, {20_000: -800.0, 40_000: -700.0, 60_000: score})
     plan = with_baseline(grid(tmp_path, "sac_alf", baseline="sac", env_steps=60_000))
     found = scored(plan.agent, plan.preset.judged_by, TASK, 60_000, plan.rule)
     assert found.scores == EQUAL
 
 
 def test_a_published_grid_is_a_baseline_without_another(tmp_path: Path, published: Path) -> None:
-    """The grid below the runs directory, or the one that holds it, comes first.
-
-    Of one's own agent before a change, too, by its grid's folder or the `--runs-dir` of then.
-    """
+    """One's own grid comes first; a grid's folder or a runs directory names any, as of old code."""
     plan = grid(tmp_path / "runs" / "gamma=0.9", "sac_alf", baseline="sac")
     for root, scores in ((published, EQUAL), (tmp_path / "runs", BROKEN)):
         theirs = run(grid(root), scores)
@@ -120,9 +115,7 @@ def test_a_published_grid_is_a_baseline_without_another(tmp_path: Path, publishe
         assert plan.departures == ("evaluation_interval = 10000, set by --set",)
 
 
-def test_a_published_grid_is_named_where_ones_own_is_too_short(
-    tmp_path: Path, published: Path
-) -> None:
+def test_a_published_grid_is_named_where_ours_is_too_short(tmp_path: Path, published: Path) -> None:
     """Trial runs come first, at whose end alone they have a score; the line says what else may."""
     theirs = run(grid(published))
     plan = grid(tmp_path, "sac_alf", baseline="sac", env_steps=5_000)
@@ -148,13 +141,12 @@ def test_what_cannot_judge_is_refused(tmp_path: Path, monkeypatch: pytest.Monkey
     refuse("other actions", grid(tmp_path, baseline="sac_discrete"))
     theirs = run(grid(tmp_path))
     refuse("itself", grid(tmp_path, baseline=str(theirs.directory)))
-    refuse("shorter", grid(tmp_path, "sac_alf", baseline="sac", env_steps=30_000))
-    settings = ["evaluation_episodes=3"]
-    refuse("measured otherwise", grid(tmp_path, "sac_alf", baseline="sac", settings=settings))
-    car = "MountainCarContinuous-v0"
-    refuse("another task", grid(tmp_path, "sac_alf", baseline="sac", tasks=[car]))
+    asked: dict[str, Any] = {"agent": "sac_alf", "baseline": "sac"}
+    refuse("shorter", grid(tmp_path, **asked, env_steps=30_000))
+    refuse("measured otherwise", grid(tmp_path, **asked, settings=["evaluation_episodes=3"]))
+    refuse("another task", grid(tmp_path, **asked, tasks=["MountainCarContinuous-v0"]))
     reseal(theirs.directory / TASK / "seed-2", status="diverged")
-    refuse("diverged", grid(tmp_path, "sac_alf", baseline="sac"))
+    refuse("diverged", grid(tmp_path, **asked))
     (theirs.directory / TASK / "seed-2" / "run.json").unlink()
-    refuse("unfinished", grid(tmp_path, "sac_alf", baseline="sac"))
+    refuse("unfinished", grid(tmp_path, **asked))
     assert not references.LENT

@@ -64,14 +64,10 @@ def test_a_score_is_the_mean_of_its_window_and_nothing_else(
     assert collect.score(tmp_path, rule, steps) == np.mean(list(inside.values()))
 
 
-LATE = {304: 3.0, 600: 6.0, 904: 9.0, 998: 10.0}
-"""Returns by step of an agent that acts 10 steps between updates: due at 300, 600, 900 and 1000."""
-
-
 def test_a_late_evaluation_counts_at_the_step_it_was_due(tmp_path: Path) -> None:
     """The one due at 0.9 t falls out of the window, as the reference's does; the last is at t."""
     plan = pendulum(tmp_path, [1, 2, 3], settings=["evaluation_interval=300", "num_envs=10"])
-    folder = record_run(plan, TASK, 1, LATE)
+    folder = record_run(plan, TASK, 1, {304: 3.0, 600: 6.0, 904: 9.0, 998: 10.0})
     record_run(plan, TASK, 2, {301: 3.0, 607: 6.0, 900: 9.0, 993: 10.0})
     record_run(plan, TASK, 3, {302: 3.0, 601: 6.0, 903: 9.0}, status="running")
     assert collect.score(folder, "deterministic", 1000) == 10.0
@@ -137,20 +133,11 @@ def test_speed_excludes_the_warm_up(tmp_path: Path) -> None:
         "1800,400,50.0,20.0,0.4,0.2,0.2,0.1\n"  # 20 s
         "2000,500,99.0,2",  # torn
     )
-    speed = collect.throughput(tmp_path)
-    assert speed == pytest.approx(
-        {
-            "env_steps": 1800,
-            "num_updates": 400,
-            "wall_seconds": 50.0,
-            "env_steps_per_second": 600 / 30,
-            "updates_per_second": 300 / 30,
-            "environment_share": (0.1 * 10 + 0.4 * 20) / 30,
-            "acting_share": 0.2,
-            "learning_share": (0.5 * 10 + 0.2 * 20) / 30,
-            "other_share": 0.2,
-        }
-    )
+    speed = {"env_steps": 1800, "num_updates": 400, "wall_seconds": 50.0}
+    speed |= {"env_steps_per_second": 600 / 30, "updates_per_second": 300 / 30}
+    speed |= {"environment_share": (0.1 * 10 + 0.4 * 20) / 30, "acting_share": 0.2}
+    speed |= {"learning_share": (0.5 * 10 + 0.2 * 20) / 30, "other_share": 0.2}
+    assert collect.throughput(tmp_path) == pytest.approx(speed)
 
 
 @pytest.mark.parametrize(

@@ -39,9 +39,8 @@ def test_environments_of_a_monitored_run_step_together(tmp_path: Path) -> None:
     write_monitor(tmp_path / "a" / "0.monitor.csv", [(10.0, 10), (30.0, 30)])
     write_monitor(tmp_path / "a" / "1.monitor.csv", [(15.0, 15)])
     write_monitor(tmp_path / "b" / "monitor.csv", [(7.0, 7)])
-    assert as_rows(tmp_path) == [
-        *((CART, 1, 20, 10.0), (CART, 1, 30, 15.0), (CART, 1, 80, 30.0), (CART, 2, 7, 7.0))
-    ]
+    first = [(CART, 1, 20, 10.0), (CART, 1, 30, 15.0), (CART, 1, 80, 30.0)]
+    assert as_rows(tmp_path) == [*first, (CART, 2, 7, 7.0)]
     assert read_curves([tmp_path]).episodes
 
 
@@ -138,8 +137,7 @@ def test_files_are_numbered_as_seeds_of_each_task(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "case",
     [
-        *("columns", "no task", "same seed", "no monitor", "one environment", "frames"),
-        "named",
+        *("columns", "no task", "same seed", "no monitor", "one environment", "frames", "named"),
         *("no files", *ARCHIVES),
     ],
 )
@@ -169,9 +167,8 @@ def test_what_cannot_be_read_is_one_line(case: str, tmp_path: Path) -> None:
     if case == "no archive":
         paths[0].write_bytes(b"PK")
     if case == "a pickle":
-        np.savez(
-            paths[0], timesteps=[1], results=np.array([[Bomb(tmp_path / "opened")]], dtype=object)
-        )
+        results = np.array([[Bomb(tmp_path / "opened")]], dtype=object)
+        np.savez(paths[0], timesteps=[1], results=results)
     columns = {"mean_return": "r"} if case == "named" else None
     with refused(case):
         read_curves(paths, columns, evaluated=case in ARCHIVES)

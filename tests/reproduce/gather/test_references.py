@@ -14,14 +14,7 @@ from reproduce.commands.judge import judge_curves
 from reproduce.commands.list import describe_source
 from reproduce.gather import references
 from reproduce.gather.others import read_curves
-from reproduce.gather.references import (
-    COLUMNS,
-    credits_of,
-    name_of,
-    reference_curves,
-    reference_score,
-    sources,
-)
+from reproduce.gather.references import COLUMNS, reference_curves, reference_score, sources
 from reproduce.judge.aggregates import human_scores
 from reproduce.plan.unlearned import read_zeros
 from reproduce.report.frames import possible_returns
@@ -87,37 +80,26 @@ def other_sources(no_sources: Path) -> Path:
         (no_sources / source).mkdir()
         text = f'{SAID}judges = {judges}\nrule = "{rule}"\n{more}\n'
         (no_sources / source / f"{agent}.toml").write_text(text, encoding="utf-8")
-    (no_sources / "comparable.csv").write_text(
-        "agent,source,env_id,task,protocol,max_env_steps,why\n"
-        "new,someone,E,T-v0,,,same\nold,elsewhere,E,T-v0,,,same\nold,someone,F,T-v0,,,same\n"
-        "new,drawn,E,T-v0,sticky,,same\nnew,evaluated,E,T-v0,sticky,,same\n"
-        "new,reported,E,T-v0,sticky,,same\n",
-        encoding="utf-8",
-    )
-    runs = [(1, 90, 7), (1, 100, 1), (2, 90, 7), (2, 100, 3), (1, 110, 5), (1, 120, 5), (2, 110, 9)]
-    reports = [(1, 70, 3), (1, 85, 4), (1, 95, 6), (1, 105, 0), (2, 40, 1), (2, 98, 9), (2, 101, 0)]
-    for source, agent, rows in (
-        ("elsewhere", "old", runs), ("someone", "new", runs), ("reported", "new", reports)
-    ):  # fmt: skip
-        (no_sources / source / "curves_by_seed.csv").write_text(
-            "agent,env_id,seed,env_steps,mean_return\n"
-            + "".join(f"{agent},E,{seed},{step},{value}\n" for seed, step, value in rows),
-            encoding="utf-8",
-        )
-    for source, agent in (("elsewhere", "old"), ("someone", "new")):
-        (no_sources / source / "scores.csv").write_text(
-            "agent,env_id,env_steps,score_mean,score_std,num_runs\n"
-            f"{agent},E,100,9,9,2\n{agent},E,120,8,4,2\n",
-            encoding="utf-8",
-        )
-    for source, rows in (
-        ("drawn", "new,E,100,10,8,12,2\nnew,E,110,14,13,15,2\nnew,E,300,30,,,2\n"),
-        ("evaluated", "new,E,100,10,8,12,2\nnew,E,200,20,14,26,2\n"),
-    ):
-        (no_sources / source / "curves.csv").write_text(
-            f"agent,env_id,env_steps,return_mean,return_low,return_high,num_runs\n{rows}",
-            encoding="utf-8",
-        )
+    comparable = ["new,someone,E,T-v0,,,same", "old,elsewhere,E,T-v0,,,same"]
+    comparable += ["old,someone,F,T-v0,,,same", "new,drawn,E,T-v0,sticky,,same"]
+    comparable += [f"new,{source},E,T-v0,sticky,,same" for source in ("evaluated", "reported")]
+
+    def of(agent: str, rows: str) -> list[str]:
+        return [f"{agent},E,{row}" for row in rows.split()]
+
+    runs, scores = "1,90,7 1,100,1 2,90,7 2,100,3 1,110,5 1,120,5 2,110,9", "100,9,9,2 120,8,4,2"
+    reports = "1,70,3 1,85,4 1,95,6 1,105,0 2,40,1 2,98,9 2,101,0"
+    tables = {
+        "comparable": comparable,
+        **{"elsewhere/curves_by_seed": of("old", runs), "elsewhere/scores": of("old", scores)},
+        **{"someone/curves_by_seed": of("new", runs), "someone/scores": of("new", scores)},
+        "reported/curves_by_seed": of("new", reports),
+        "drawn/curves": of("new", "100,10,8,12,2 110,14,13,15,2 300,30,,,2"),
+        "evaluated/curves": of("new", "100,10,8,12,2 200,20,14,26,2"),
+    }
+    for name, rows in tables.items():
+        header = ",".join(COLUMNS[name.rpartition("/")[2]])
+        (no_sources / f"{name}.csv").write_text("\n".join([header, *rows, ""]), encoding="utf-8")
     return no_sources
 
 
@@ -187,10 +169,8 @@ def test_curves_are_sorted_and_one_source_judges() -> None:
     assert roles.pop("jaxrl") == ["judge"]
     assert all(role == ["context"] for role in roles)
     assert (by_source["env_steps"].diff().dropna() > 0).all()
-    assert by_source["rule"].first()[["dopamine", "mushroom_rl"]].tolist() == [
-        "training",
-        "sampled",
-    ]
+    rules = by_source["rule"].first()[["dopamine", "mushroom_rl"]]
+    assert rules.tolist() == ["training", "sampled"]
     ends = reference_curves("sac", "InvertedPendulum-v4", None).groupby("source")["env_steps"].max()
     assert ends[["nnabla_rl", "tianshou_v3"]].tolist() == [300_000, 1_260_000]
     empty = reference_curves("sac", "Hopper-v5", "jaxrl")
@@ -212,10 +192,7 @@ def test_every_source_states_where_it_comes_from(agent) -> None:
 
 
 def test_files_hold_exactly_what_compares() -> None:
-    """Each comparable environment has a curve or a score, and no other is in any file.
-
-    Its task is one of ours, and only Atari games have a protocol.
-    """
+    """Each comparable environment, and no other, has a curve or a score; its task is ours."""
     comparable = COMPARABLE
     entries = {(agent, name): data for agent in AGENTS for name, data in sources(agent).items()}
     judges = {key for key, entry in entries.items() if entry.judges}
@@ -263,10 +240,8 @@ def test_mean_curves_are_the_means_of_the_single_runs() -> None:
 
 def test_no_return_lies_outside_those_that_a_task_has() -> None:
     """Bands are cut there: of references' means and runs, of ours, and of who learned nothing."""
-    theirs = pd.concat([
-        table("*/curves.csv*").rename(columns={"return_mean": "mean_return"}),
-        table("*/curves_by_seed.csv.xz"),
-    ]).merge(COMPARABLE, on=KEYS)  # fmt: skip
+    means = table("*/curves.csv*").rename(columns={"return_mean": "mean_return"})
+    theirs = pd.concat([means, table("*/curves_by_seed.csv.xz")]).merge(COMPARABLE, on=KEYS)
     ours = pd.concat(map(pd.read_csv, (ROOT / "results/published").glob("*/*/curves.csv")))
     rows = [(name, score) for (name, _), known in read_zeros().items() for score in known[:3]]
     rows += [*theirs[["task", "mean_return"]].itertuples(index=False, name=None)]
@@ -331,10 +306,7 @@ MISTAKES = {
     "a later beginning": (BY_SEED, "H\nnew,E,1,90,1\nnew,E,2,100,1\n"),
     "nobody's score": ("someone/scores.csv", "H\nnwe,E,100,9,9,2\n"),
     "a score by no rule": ("evaluated/scores.csv", "H\nnew,E,100,1,1,2\n"),
-    "one task twice": (
-        "comparable.csv",
-        "H\nnew,someone,E,T-v0,,,same\nnew,someone,F,T-v0,,,alike\n",
-    ),
+    "one task twice": ("comparable.csv", "H\nnew,someone,E,T,,,same\nnew,someone,F,T,,,alike\n"),
     "two names": ("sources.csv", "H\njaxrl,JAXRL,\njaxrl,jax,\n"),
 }
 """Tables by what is wrong with them; H is a whole header."""
@@ -347,7 +319,8 @@ def test_a_mistake_in_a_table_is_one_line(other_sources: Path, case: str) -> Non
     path = other_sources / name
     path.write_text(text.replace("H", ",".join(COLUMNS[path.name.partition(".")[0]]), 1))
     with refused(case):
-        _ = reference_score("new", "someone", "T-v0", 150, "sampled"), name_of("jaxrl")
+        reference_score("new", "someone", "T-v0", 150, "sampled")
+        references.name_of("jaxrl")
 
 
 @pytest.mark.usefixtures("other_sources")
@@ -378,7 +351,7 @@ def test_the_pages_example_is_read_listed_drawn_and_judges(no_sources: Path) -> 
     score = scored("sac", "somebody", "Pendulum-v1", 2000, "deterministic")
     assert (score.mean, score.std, score.num_runs) == (-200.0, pytest.approx(50.0), 3)
     assert score.how == "single runs"
-    assert credits_of("sac", ["somebody"])["somebody"]["name"] == "Somebody's SAC"
+    assert references.credits_of("sac", ["somebody"])["somebody"]["name"] == "Somebody's SAC"
     text = describe_source("somebody")
     assert "# Pendulum-v1: 1,000 to 2,000 steps, 3 runs (Pendulum-v1)" in text.splitlines()
     runs = pd.read_csv(no_sources / "somebody" / "curves_by_seed.csv")
@@ -422,12 +395,8 @@ def test_human_scores_are_the_published_ones() -> None:
     assert known.loc[["Breakout-v5", "Pong-v5"]].to_numpy().tolist() == [[1.7, 30.5], [-20.7, 14.6]]
     assert (known["human"] > known["random"]).all()
     rows = table("cleanba/scores.csv")
-    normalised = [
-        (mean - random) / (human - random)
-        for mean, (random, human) in zip(
-            rows["score_mean"], known.reindex(rows["env_id"] + "-v5").to_numpy(), strict=True
-        )
-    ]
+    random, human = known.reindex(rows["env_id"] + "-v5")[["random", "human"]].to_numpy().T
+    normalised = (rows["score_mean"] - random) / (human - random)
     assert len(normalised) == 57
     assert np.median(normalised) == pytest.approx(1.66, abs=0.005)
 
@@ -439,10 +408,11 @@ def test_every_source_is_named_as_people_know_it() -> None:
     assert named["source"].tolist() == folders
     assert named["name"].is_unique
     assert named["paper"].str.fullmatch(r"(https://\S+)?").all()
-    rl_zoo = credits_of("a2c", ["rl_zoo", "unheard_of"])
+    rl_zoo = references.credits_of("a2c", ["rl_zoo", "unheard_of"])
     assert rl_zoo["rl_zoo"]["name"] == "RL Zoo (SB3)"
     assert rl_zoo["rl_zoo"]["code"].startswith("https://github.com/DLR-RM/rl-trained-agents/tree/")
-    assert rl_zoo["unheard_of"] == {"name": "unheard_of"} | dict.fromkeys(
-        ("title", "paper", "code"), ""
+    assert rl_zoo["unheard_of"] == {"name": "unheard_of", "title": "", "paper": "", "code": ""}
+    assert (
+        references.credits_of("sac", ["paper"])["paper"]["paper"]
+        == "https://arxiv.org/abs/1812.05905"
     )
-    assert credits_of("sac", ["paper"])["paper"]["paper"] == "https://arxiv.org/abs/1812.05905"
