@@ -8,17 +8,7 @@ from scipy import stats
 
 from reproduce.judge import error_rates, inference, verdicts
 from reproduce.judge.error_rates import judge_many, normal, simulate_suite
-from reproduce.judge.inference import (
-    MARGIN_FRACTION,
-    Sample,
-    compare_suite,
-    counts_in_suite,
-    holm,
-    lies_apart,
-    sample,
-    spread,
-    welch,
-)
+from reproduce.judge.inference import MARGIN_FRACTION, Sample, compare_suite, sample
 from reproduce.judge.verdicts import judge
 from reproduce.judge.zero import Scale
 from reproduce.plan.unlearned import Zero
@@ -36,7 +26,7 @@ def test_welch_is_scipys(ours, theirs, margin) -> None:
     """Interval and p-value are those of an independent implementation."""
     oracle = stats.ttest_ind(ours, theirs, equal_var=False)
     interval = oracle.confidence_interval(0.90)
-    test = welch(sample(np.array(ours)), sample(np.array(theirs)))
+    test = inference.welch(sample(np.array(ours)), sample(np.array(theirs)))
     assert test.ci_low == pytest.approx(interval.low, abs=1e-6)
     assert test.ci_high == pytest.approx(interval.high, abs=1e-6)
     shifted = stats.ttest_ind(np.array(ours) + margin, theirs, equal_var=False, alternative="less")
@@ -64,24 +54,18 @@ def test_a_task_that_does_not_count_changes_nothing_in_a_suite() -> None:
     """It is as if it were not there, whatever its numbers are: a gap of 0 among them."""
     ours = Sample(np.array([9.0, 11.0, 5.0]), np.array([1.0, 2.0, 3.0]), np.array([3, 3, 3]))
     theirs = Sample(np.array([10.0, 10.0, 0.0]), np.array([1.0, 2.0, 3.0]), np.array([5, 5, 5]))
-    counted = np.asarray(counts_in_suite(theirs, np.zeros(3)))
+    counted = np.asarray(inference.counts_in_suite(theirs, np.zeros(3)))
     assert counted.tolist() == [True, True, False]
     every = compare_suite(ours, theirs, np.zeros(3), counted)
-    two = compare_suite(
-        Sample(*(np.asarray(part)[:2] for part in ours)),
-        Sample(*(np.asarray(part)[:2] for part in theirs)),
-        np.zeros(2),
-        np.ones(2, bool),
-    )
+    sides = [Sample(*(np.asarray(part)[:2] for part in side)) for side in (ours, theirs)]
+    two = compare_suite(sides[0], sides[1], np.zeros(2), np.ones(2, bool))
     np.testing.assert_allclose(np.array(every), np.array(two))
 
 
 def test_the_second_order_takes_the_bias_from_a_ratio() -> None:
     """At a spread of 30 % over three runs a ratio is 3 % too large, and the estimate is not."""
     rng = np.random.default_rng(0)
-    ours, theirs = sample(rng.normal(1, 0.3, (400_000, 1, 3))), sample(
-        rng.normal(1, 0.3, (400_000, 1, 3))
-    )  # fmt: skip
+    ours, theirs = (sample(rng.normal(1, 0.3, (400_000, 1, 3))) for _ in range(2))
     counted = np.asarray(theirs.mean) > 0.2  # a ratio has no mean where its divisor is near 0
     test = compare_suite(ours, theirs, np.zeros(counted.shape), counted | True)
     naive = np.asarray(ours.mean) / np.asarray(theirs.mean) - 1.0
@@ -91,23 +75,23 @@ def test_the_second_order_takes_the_bias_from_a_ratio() -> None:
 
 def test_apart_by_hand() -> None:
     """The median is 10, deviations 1, 0, 30: the limit is three times 1.4826 times 1."""
-    assert lies_apart(np.array([9.0, 10.0, 40.0]), 5.0)
-    assert not lies_apart(np.array([9.0, 10.0, 40.0]), 31.0)
-    assert not lies_apart(np.array([9.0, 10.0, 14.4]), 1.0)
-    assert lies_apart(np.array([9.0, 10.0, 14.5]), 1.0)
-    assert lies_apart(np.array([10.0, 10.0, 10.5]), 0.4)
+    assert inference.lies_apart(np.array([9.0, 10.0, 40.0]), 5.0)
+    assert not inference.lies_apart(np.array([9.0, 10.0, 40.0]), 31.0)
+    assert not inference.lies_apart(np.array([9.0, 10.0, 14.4]), 1.0)
+    assert inference.lies_apart(np.array([9.0, 10.0, 14.5]), 1.0)
+    assert inference.lies_apart(np.array([10.0, 10.0, 10.5]), 0.4)
     assert abs(inference.SCALED_MAD - 1.4826) < 1e-4
 
 
 def test_holm_by_hand() -> None:
     """Sorted 0.01, 0.02, 0.04 are multiplied by 3, 2, 1 and never fall; NaN is not a test."""
-    adjusted = holm(np.array([0.04, np.nan, 0.01, 0.02]))
+    adjusted = inference.holm(np.array([0.04, np.nan, 0.01, 0.02]))
     np.testing.assert_allclose(adjusted, [0.04, np.nan, 0.03, 0.04])
-    np.testing.assert_allclose(holm(np.array([0.03, 0.02])), [0.04, 0.04])
+    np.testing.assert_allclose(inference.holm(np.array([0.03, 0.02])), [0.04, 0.04])
     p_values = np.array([0.6, 0.9])
-    np.testing.assert_allclose(holm(p_values), [1.0, 1.0])
+    np.testing.assert_allclose(inference.holm(p_values), [1.0, 1.0])
     assert p_values.tolist() == [0.6, 0.9]  # the caller still wants them
-    assert holm(np.array([])).size == 0
+    assert inference.holm(np.array([])).size == 0
 
 
 @pytest.mark.parametrize(("num_seeds", "num_runs"), [(4, 3), (10, 3), (3, 10)])
@@ -120,7 +104,7 @@ def test_simulated_verdicts_are_those_of_judge(num_seeds, num_runs, monkeypatch)
     theirs = draw_theirs(rng, (num_repetitions, num_runs))
     many = judge_many(ours, theirs).verdicts
     for i, runs in enumerate(theirs):
-        published = reference(float(runs.mean()), float(spread(runs)), num_runs)
+        published = reference(float(runs.mean()), float(inference.spread(runs)), num_runs)
         scale = Scale(reference=published, zero=Zero(random=0.0))
         assert judge(ours[i], scale).verdict == many[i]
 
@@ -136,10 +120,8 @@ def test_a_suite_recognises_a_match_that_single_tasks_do_not(num_tasks, expected
 @pytest.mark.parametrize(("num_tasks", "num_seeds"), [(2, 10), (57, 5)])
 def test_a_suite_at_the_margin_errs_in_about_five_percent(num_tasks, num_seeds) -> None:
     """Either way, and so does Holm's adjustment over its tasks."""
-    reproduced, below, any_below = simulate_suite(
-        normal(0.15, MARGIN_FRACTION), num_seeds, 10, num_tasks, np.random.default_rng(6),
-        num_repetitions=1_500,
-    )  # fmt: skip
+    arguments = (normal(0.15, MARGIN_FRACTION), num_seeds, 10, num_tasks, np.random.default_rng(6))
+    reproduced, below, any_below = simulate_suite(*arguments, num_repetitions=1_500)
     assert reproduced < 0.05 + 0.02
     assert below < 0.06 + 0.02
     assert any_below < 0.05 + 0.02

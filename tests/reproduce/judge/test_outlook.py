@@ -44,15 +44,9 @@ def plan_of(agent: str, suite: str, source: str, budget: str, runs_dir: Path) ->
 
 def row_of(reference: ReferenceScore, num_seeds: int) -> outlook.Outlook:
     """The outlook of a task beside this reference, whose zero is -10."""
-    return outlook.Outlook(
-        task="Reacher-v4",
-        env_steps=1000,
-        num_seeds=num_seeds,
-        scale=Scale(reference=reference, zero=Zero(random=-10.0)),
-        obstacle="",
-        chance=0.5,
-        run_seconds=None,
-    )
+    scale = Scale(reference=reference, zero=Zero(random=-10.0))
+    known: dict[str, Any] = {"scale": scale, "obstacle": "", "chance": 0.5, "run_seconds": None}
+    return outlook.Outlook(task="Reacher-v4", env_steps=1000, num_seeds=num_seeds, **known)
 
 
 @pytest.mark.usefixtures("unchecked")
@@ -120,10 +114,9 @@ def test_settings_need_fit_no_other_number_of_steps(tmp_path: Path) -> None:
     words = "sac classic --tasks Pendulum-v1 --env-steps 30000 --set num_envs=3"
     words += f" learning_starts=900 evaluation_interval=3000 --device cpu --runs-dir {tmp_path}"
     lines = outlook.budget_lines(planned(words))
-    steps = [planned(f"{words} --budget {name}").preset.budgets[name].env_steps for name in BUDGETS]
-    assert ["must be a multiple of num_envs 3" in line for line in lines] == [
-        each % 3 > 0 for each in steps
-    ]
+    budgets = planned(words).preset.budgets
+    fits = [budgets[name].env_steps % 3 == 0 for name in BUDGETS]
+    assert ["must be a multiple of num_envs 3" not in line for line in lines] == fits
 
 
 UNMEASURED = """
@@ -168,11 +161,7 @@ def test_small_budgets_are_affordable(
     ],
 )
 def test_an_estimate_is_its_parts(
-    agent: str,
-    task: str,
-    env_steps: int,
-    parts: tuple[float, ...],
-    monkeypatch: pytest.MonkeyPatch,
+    agent: str, task: str, env_steps: int, parts: tuple[float, ...], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Start, warm-up, learning and evaluations, at the speeds of the row; hand-computed."""
     speed = Speed(agent, "paper", task, "cpu", "x", 1000.0, 4.0, 1000.0, 100.0, 0.5, 400, "")
@@ -183,9 +172,7 @@ def test_an_estimate_is_its_parts(
         assert run_seconds(speed, config) == pytest.approx(sum(parts) / relative)
 
 
-def test_a_task_that_was_not_measured_is_as_fast_as_the_one_most_like_it(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_an_unmeasured_task_is_as_fast_as_the_most_alike(monkeypatch: pytest.MonkeyPatch) -> None:
     """By its family and the size of observations; the slower of two."""
     measured = {"Hopper-v4": 50.0, "Reacher-v4": 40.0, "Humanoid-v4": 10.0, "CartPole-v1": 1.0}
     rows = [
@@ -260,15 +247,6 @@ def humanoid(runs_dir: Path, num_seeds: int, **options: Any) -> Plan:
     return make_plan("sac", "mujoco", num_seeds=num_seeds, runs_dir=runs_dir, **asked | options)
 
 
-def with_memory(monkeypatch: pytest.MonkeyPatch, *gibibytes: float, host: float = 1.0) -> None:
-    """Let torch find GPUs with so much memory each, on a machine with `host`."""
-    with_gpus(monkeypatch, len(gibibytes))
-    sizes = {"cuda": gibibytes[0]} | {f"cuda:{i}": size for i, size in enumerate(gibibytes)}
-    monkeypatch.setattr(resources, "gpu_memory_gib", sizes.__getitem__)
-    facts = {"memory_gib": host, "cpu": "", "gpu": "", "gpu_driver": ""}
-    monkeypatch.setattr(resources, "machine", lambda: facts)
-
-
 @pytest.mark.parametrize(
     ("gibibytes", "num_seeds", "options", "message"),
     [
@@ -283,7 +261,11 @@ def test_every_gpu_must_hold_what_runs_on_it(
     gibibytes, num_seeds, options, message, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """By the smallest: which gets which process is not known before. Fewer workers fit."""
-    with_memory(monkeypatch, *gibibytes)
+    with_gpus(monkeypatch, len(gibibytes))
+    sizes = {"cuda": gibibytes[0]} | {f"cuda:{i}": size for i, size in enumerate(gibibytes)}
+    monkeypatch.setattr(resources, "gpu_memory_gib", sizes.__getitem__)
+    facts = {"memory_gib": 1.0, "cpu": "", "gpu": "", "gpu_driver": ""}
+    monkeypatch.setattr(resources, "machine", lambda: facts)
     plan = humanoid(tmp_path, num_seeds, **options)
     assert demand_of(plan, plan.groups()[0])["memory"] == 0.0, "replay lies on the GPU"
     if not message:

@@ -12,18 +12,10 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from reproduce.gather.references import ReferenceScore
+from reproduce.judge import verdicts
 from reproduce.judge.aggregates import normalise, suite_summary
 from reproduce.judge.inference import LEVEL, MARGIN_FRACTION, spread
-from reproduce.judge.verdicts import (
-    TABLE_COLUMNS,
-    Judged,
-    Verdict,
-    judge,
-    judge_declared,
-    judge_suite,
-    judge_tasks,
-    verdict_table,
-)
+from reproduce.judge.verdicts import Judged, Verdict, judge, judge_suite, judge_tasks
 from reproduce.judge.zero import Scale
 from reproduce.plan.unlearned import Zero
 from reproduce.report.words import explain_suite
@@ -67,7 +59,8 @@ def status_rows(task: str, *statuses: str) -> pd.DataFrame:
 
 def table_of(scores, scales, runs, **declared: Sequence[int]) -> pd.DataFrame:
     """The table of everything that is judged."""
-    return verdict_table(judge_tasks(scores, scales, runs, declared), scores, scales, runs)
+    judged = judge_tasks(scores, scales, runs, declared)
+    return verdicts.verdict_table(judged, scores, scales, runs)
 
 
 def is_untested(verdict: Verdict) -> bool:
@@ -82,28 +75,19 @@ def test_numbers_of_a_verdict_are_those_of_a_hand_calculation() -> None:
     half_width = 13.0**0.5 * stats.t.ppf(0.95, degrees_of_freedom)
     assert (verdict.verdict, verdict.reference_source) == ("inconclusive", "someone")
     numbers = {
-        "num_seeds": 3,
-        "score_mean": 90.0,
-        "score_std": 27.0**0.5,
-        "reference_mean": 100.0,
-        "reference_std": 4.0,
-        "reference_num_runs": 4,
-        "zero_score": 20.0,
-        "margin": 8.0,
-        "difference": -10.0,
-        "ci_low": -10.0 - half_width,
-        "ci_high": -10.0 + half_width,
+        **{"num_seeds": 3, "score_mean": 90.0, "score_std": 27.0**0.5, "difference": -10.0},
+        **{"reference_num_runs": 4, "reference_mean": 100.0, "reference_std": 4.0},
+        **{"zero_score": 20.0, "margin": 8.0, "ratio": 70.0 / 80.0},
+        **{"ci_low": -10.0 - half_width, "ci_high": -10.0 + half_width},
         "p_below": stats.t.cdf(-2.0 / 13.0**0.5, degrees_of_freedom),
-        "ratio": 70.0 / 80.0,
     }
     assert {name: getattr(verdict, name) for name in numbers} == pytest.approx(numbers)
 
 
 @pytest.mark.parametrize(
     ("mean", "expected"),
-    [(120.0, "above"), (109.0, "reproduced"), (91.0, "reproduced"), (90.0, "inconclusive"),
-     (89.0, "below")],
-)  # fmt: skip
+    [(120, "above"), (109, "reproduced"), (91, "reproduced"), (90, "inconclusive"), (89, "below")],
+)
 def test_the_ends_of_the_interval_decide(mean: float, expected: str) -> None:
     """With a margin of 10 and an interval of plus or minus 0.8 the edges lie near 90 and 110."""
     verdict = judge(spread_scores(mean, 1.0, 10), scale(reference(100.0, 1.0, 10)))
@@ -233,7 +217,7 @@ def judged_at(scores, num_declared: int, of: Scale | None = None) -> Judged:
     """What becomes of these scores of seeds 1, 2, ...; None has no score."""
     of_seeds = {seed: float(s) for seed, s in enumerate(scores, start=1) if s is not None}
     declared, seeds = range(1, num_declared + 1), range(1, len(scores) + 1)
-    return judge_declared(of_seeds, declared, seeds, of or scale())
+    return verdicts.judge_declared(of_seeds, declared, seeds, of or scale())
 
 
 def test_seeds_added_until_a_verdict_appears_give_an_exploratory_one() -> None:
@@ -277,7 +261,7 @@ def test_table_has_a_row_for_every_task_of_the_plan() -> None:
     scales = {"Lost": scale(reference(50.0, 5.0, 3, env_steps=7)), "Bare": scale(None)}
     scales["Good"] = scale(reference(100.0, 1.0, 5))
     table = table_of(score_rows("Good", [100.0, 101.0, 99.0]), scales, pd.concat(runs))
-    assert tuple(table.columns) == TABLE_COLUMNS
+    assert tuple(table.columns) == verdicts.TABLE_COLUMNS
     columns = ["task", "verdict", "num_seeds", "num_failed", "num_diverged", "rule"]
     assert table[columns].values.tolist() == [
         ["Lost", "inconclusive", 0, 2, 1, "deterministic"],
@@ -339,10 +323,7 @@ def test_where_nothing_was_learned_no_score_of_ours_changes_the_verdict(scores) 
 
 
 def test_a_suite_says_what_it_leaves_out_and_why() -> None:
-    """No reference, no margin, a reference near a random policy: named, and not in the mean.
-
-    A reason is said once, whatever stands in it.
-    """
+    """No reference, no margin, a reference near a random policy; a reason is said once."""
     near = judged_at(spread_scores(0.0, 2.0, 5), 5, scale(reference(100.0, 51.0, 10)))
     none = judged_at([5.0], 1, scale(None))
     two = judged_at([5.0] * 3, 3, scale(reference(100.0, 5.0, 2)))

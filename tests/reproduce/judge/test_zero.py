@@ -10,15 +10,7 @@ import pytest
 from agents import AGENTS
 from reproduce.gather.references import ReferenceScore, measured_steps
 from reproduce.judge import zero as judged_zero
-from reproduce.judge.zero import (
-    Zero,
-    final_reference,
-    first_judgeable_step,
-    first_update,
-    nothing_learned,
-    share,
-    zero_of,
-)
+from reproduce.judge.zero import Zero, first_update, nothing_learned, share, zero_of
 from reproduce.plan.unlearned import read_zeros
 from suite.updates import updates_due
 from tests.golden.runner import SEEDS_TOGETHER
@@ -45,7 +37,7 @@ def of_source(agent: str, suite: str, source: str, task: str, env_steps: int) ->
     rule = config.evaluation_rule
     zero = zero_of(agent, source, task, "", rule, first_update(config))
     at = conftest.scored(agent, source, task, env_steps, rule)
-    final = final_reference(agent, source, task, rule)
+    final = judged_zero.final_reference(agent, source, task, rule)
     return nothing_learned(at, zero, config), share(at, final, zero)
 
 
@@ -137,9 +129,7 @@ def test_reasons_by_hand(at: ReferenceScore, zero: Zero, reason: str) -> None:
     assert (reason in found) if reason else not found
 
 
-def test_training_episodes_count_once_all_can_have_ended(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_training_episodes_count_once_all_can_have_ended(monkeypatch: pytest.MonkeyPatch) -> None:
     """At 5,920 of A2C's steps on MountainCarContinuous only short episodes have ended."""
     why, reached = of_source("a2c", "classic", "sb3_control", "MountainCarContinuous-v0", 5_920)
     assert why.startswith("only short episodes may end before 5,920 steps: by rule training 16 ")
@@ -157,7 +147,7 @@ def test_training_episodes_count_once_all_can_have_ended(
 def test_the_first_judgeable_step_is_the_first_without_a_reason() -> None:
     """And every earlier one has a reason, or no reference."""
     config = config_of("sac", "mujoco", "jaxrl", CHEETAH)
-    first = first_judgeable_step("sac", "jaxrl", config)
+    first = judged_zero.first_judgeable_step("sac", "jaxrl", config)
     assert first is not None
     steps = measured_steps("sac", "jaxrl", CHEETAH)
     assert steps[:2] == (5_000, 10_000)
@@ -165,8 +155,9 @@ def test_the_first_judgeable_step_is_the_first_without_a_reason() -> None:
     assert reasons[-1] == ""
     assert all(reasons[:-1])
     standing = config_of("sac", "classic", "sb3_control", "MountainCarContinuous-v0")
-    assert first_judgeable_step("sac", "sb3_control", standing) is None
-    assert first_judgeable_step("sac", "jaxrl", config_of("sac", "classic", "tuned")) is None
+    assert judged_zero.first_judgeable_step("sac", "sb3_control", standing) is None
+    unjudged = config_of("sac", "classic", "tuned")
+    assert judged_zero.first_judgeable_step("sac", "jaxrl", unjudged) is None
 
 
 def test_the_share_is_of_the_final_gap() -> None:
@@ -178,6 +169,6 @@ def test_the_share_is_of_the_final_gap() -> None:
     assert math.isnan(share(final, reference(5.0), KNOWN))
     assert math.isnan(share(final, None, KNOWN))
     assert math.isnan(share(final, final, Zero()))
-    last = final_reference("sac", "jaxrl", CHEETAH, "deterministic")
+    last = judged_zero.final_reference("sac", "jaxrl", CHEETAH, "deterministic")
     assert last is not None
     assert last.env_steps == 1_000_000

@@ -8,14 +8,7 @@ import numpy as np
 import pytest
 
 from reproduce.judge import zero_scores
-from reproduce.judge.zero_scores import (
-    COLUMNS,
-    idle_returns,
-    in_every_protocol,
-    main,
-    random_returns,
-    untrained_config,
-)
+from reproduce.judge.zero_scores import COLUMNS, main
 from reproduce.plan import unlearned
 from reproduce.plan.unlearned import ZEROS, Zero, known_zero, read_zeros
 from suite.envs.tasks import TASKS, find_task
@@ -31,7 +24,7 @@ def test_a_stored_score_is_measured_again(name: str) -> None:
     """The committed numbers are what the documented command gives, lengths included."""
     (stored,) = [row for row in rows(ZEROS) if row["task"] == name]
     episodes, seed = int(stored["num_episodes"]), int(stored["seed"])
-    returns, lengths = random_returns(find_task(name), episodes=episodes, seed=seed)
+    returns, lengths = zero_scores.random_returns(find_task(name), episodes=episodes, seed=seed)
     assert returns.shape == (episodes,)
     assert returns.mean() == pytest.approx(float(stored["mean_return"]), rel=1e-4)
     assert returns.std(ddof=1) == pytest.approx(float(stored["std_return"]), rel=1e-4)
@@ -49,7 +42,7 @@ def test_a_stored_score_is_measured_again(name: str) -> None:
 )
 def test_standing_still_where_it_is_possible(name: str, expected: float | None) -> None:
     """Known by hand; stored as measured, or empty."""
-    returns = idle_returns(find_task(name), episodes=3)
+    returns = zero_scores.idle_returns(find_task(name), episodes=3)
     (stored,) = [row["idle_return"] for row in rows(ZEROS) if row["task"] == name]
     if expected is None:
         assert returns is None
@@ -66,7 +59,7 @@ def test_stored_scores_are_of_known_tasks_and_enough_episodes() -> None:
     stored = rows(ZEROS)
     keys = [(row["task"], row["protocol"]) for row in stored]
     assert keys == sorted(set(keys))
-    measured = {(task.name, task.protocol) for task in in_every_protocol(list(TASKS))}
+    measured = {(task.name, task.protocol) for task in zero_scores.in_every_protocol(list(TASKS))}
     assert measured >= set(keys)
     assert ("Pong-v5", "small_frames") not in measured  # its row would hide that of large frames
     for row in stored:
@@ -75,9 +68,7 @@ def test_stored_scores_are_of_known_tasks_and_enough_episodes() -> None:
         assert float(row["mean_return"]) == read_zeros()[row["task"], row["protocol"]].random
 
 
-def test_measuring_one_task_keeps_the_rows_of_the_others(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_measuring_a_task_keeps_other_rows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Rows are replaced by task and protocol, and stay sorted, so that a diff shows the change."""
     path = tmp_path / "unlearned.csv"
     monkeypatch.setattr(zero_scores, "ZEROS", path)
@@ -110,9 +101,9 @@ def test_the_untrained_policy_is_of_an_agent_that_trains_the_task() -> None:
         "Claw-v0": "sac_alf",
         "LunarLander-v3": "a2c",
     }.items():
-        found, config = untrained_config(find_task(name))
+        found, config = zero_scores.untrained_config(find_task(name))
         assert (found, config.task) == (agent, name)
-    sticky = untrained_config(find_task("Pong-v5", "sticky"))[1]
+    sticky = zero_scores.untrained_config(find_task("Pong-v5", "sticky"))[1]
     assert (sticky.protocol, sticky.evaluation_rule) == ("sticky", "sampled")
 
 
