@@ -34,17 +34,7 @@ RUNS = {
     "sac_value": "sac-mujoco-small/paper/Reacher-v4",  # which does, too
 }
 """Published policies of every agent."""
-
-
-def folder_of(case: str, tmp_path: Path) -> Path:
-    run = PUBLISHED / RUNS[case] / "seed-1"
-    if case in ("sac_alf", "sac_value"):
-        weights, description = read_policy(run)
-        config_class = importlib.import_module(f"agents.{case}").Config
-        whole = recorded_settings(config_class, description)
-        save_policy(tmp_path, weights, {**whole, "agent": case})
-        return tmp_path
-    return run
+GYM = "gymnasium:CartPole-v1"
 
 
 def observations(policy: Policy, number: int) -> np.ndarray:
@@ -58,12 +48,15 @@ def observations(policy: Policy, number: int) -> np.ndarray:
 @pytest.mark.usefixtures("unchecked")
 @pytest.mark.parametrize("case", RUNS)
 def test_a_graph_acts_as_its_policy(case: str, tmp_path: Path) -> None:
-    """The same modes in the task's units, of more observations than it was made with.
-
-    A new agent needs no code for it, but a case here.
-    """
+    """The same modes in the task's units, of every agent, for any number of observations."""
     assert {case.partition(",")[0] for case in RUNS} == set(agents.AGENTS)
-    policy = agents.load_policy(folder_of(case, tmp_path))
+    run = PUBLISHED / RUNS[case] / "seed-1"
+    if case in ("sac_alf", "sac_value"):
+        weights, description = read_policy(run)
+        module, run = importlib.import_module(f"agents.{case}"), tmp_path
+        settings = recorded_settings(module.Config, description)
+        save_policy(run, weights, {**settings, "agent": case})
+    policy = agents.load_policy(run)
     graph, _ = graph_of(policy)
     obs = observations(policy, 16)
     with torch.no_grad():
@@ -75,10 +68,8 @@ def test_a_graph_acts_as_its_policy(case: str, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "case",
     [
-        "sac",
-        pytest.param("a2c", marks=pytest.mark.further),
-        pytest.param("a2c, frames", marks=pytest.mark.further),
-        "ppo, normalised frames",
+        *("sac", "ppo, normalised frames"),
+        *(pytest.param(case, marks=pytest.mark.further) for case in ("a2c", "a2c, frames")),
     ],
 )
 def test_both_act_alike(case: str, tmp_path: Path) -> None:
@@ -110,9 +101,7 @@ def test_what_has_no_onnx_form_says_so(tmp_path: Path, capsys: pytest.CaptureFix
         "another ending": lambda: command_line.main([*export, str(tmp_path / "a.pb")]),
         "no folder": lambda: command_line.main([*export, str(tmp_path / "x" / "a.onnx")]),
         "no best": lambda: command_line.main([*export, "a.onnx", "--best"]),
-        "another task": lambda: command_line.main(
-            [*export, "a.onnx", "--task-from", "gymnasium:CartPole-v1"]
-        ),
+        "another task": lambda: command_line.main([*export, "a.onnx", f"--task-from={GYM}"]),
         "no policy": lambda: command_line.main(["export", str(tmp_path), "--onnx", "a.onnx"]),
     }.items():
         with refused(case):

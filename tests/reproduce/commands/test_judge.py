@@ -9,8 +9,8 @@ import pandas as pd
 import pytest
 
 from reproduce.__main__ import main
-from reproduce.commands.judge import _name_of, score_runs
 from reproduce.commands.judge import judge_curves as judge_read
+from reproduce.commands.judge import score_runs
 from reproduce.gather.others import COLUMNS, read_curves
 from reproduce.plan.grid import PUBLISHED
 from reproduce.report.tables import read_report_table
@@ -20,7 +20,6 @@ from tests.reproduce.conftest import TASK, Say, pendulum, record_run, recorded
 
 GRID = PUBLISHED / "sac-mujoco-small" / "paper"
 TASKS = ("Reacher-v4", "InvertedPendulum-v4")
-TRAINING = PUBLISHED / "a2c-classic" / "rl_zoo"
 CART = "CartPole-v1"
 GRIDS = sorted(path.parent for path in PUBLISHED.glob("*/*/curves.csv"))
 
@@ -44,9 +43,8 @@ def write(folder: Path, tasks: Sequence[str] = TASKS) -> Path:
         pd.read_csv(GRID / task / f"seed-{seed}" / "evaluations.csv").assign(task=task, seed=seed)
         for task, seed in runs
     ]
-    pd.concat(tables)[["seed", *(c for c in COLUMNS if c != "seed")]].to_csv(
-        folder / "curves.csv", index=False
-    )
+    columns = ["seed", *(name for name in COLUMNS if name != "seed")]
+    pd.concat(tables)[columns].to_csv(folder / "curves.csv", index=False)
     return folder / "curves.csv"
 
 
@@ -61,13 +59,10 @@ def test_a_table_of_a_grids_curves_has_the_grids_verdicts(tmp_path: Path) -> Non
         pd.testing.assert_frame_equal(table[shared], whole[shared], check_dtype=False)
 
 
-CONTINUOUS = "MountainCarContinuous-v0"
-
-
 @pytest.mark.parametrize(("agent", "height"), [("sac", 0.0), ("sac", -100.0), ("a2c", 90.0)])
 def test_no_reference_without_learning_judges(agent: str, height: float, tmp_path: Path) -> None:
     """Three zeros by hand were `reproduced`; neither they nor better scores are any more."""
-    rows = [(CONTINUOUS, seed, 20_000, height) for seed in (1, 2, 3)]
+    rows = [("MountainCarContinuous-v0", seed, 20_000, height) for seed in (1, 2, 3)]
     found = judge_rows(rows, tmp_path, agent, "sb3_control")
     (row,) = found["verdicts"].to_dict("records")
     assert row["verdict"] == "nothing learned"
@@ -156,9 +151,6 @@ def test_an_evaluation_off_the_schedule_counts_in_neither_score(tmp_path: Path) 
         assert own == expected
 
 
-Change = Callable[[pd.DataFrame], pd.DataFrame]
-
-
 def test_a_game_is_compared_as_its_source_presents_it(tmp_path: Path) -> None:
     """With sticky actions or without: Cleanba's runs have them."""
     rows = [("Alien-v5", seed, 50_000_000, 1_000.0 + seed) for seed in (1, 2, 3)]
@@ -166,6 +158,7 @@ def test_a_game_is_compared_as_its_source_presents_it(tmp_path: Path) -> None:
     assert judge == "cleanba"
 
 
+Change = Callable[[pd.DataFrame], pd.DataFrame]
 OF_GRID: dict[str, tuple[Change, dict[str, Any]]] = {
     "between two rows": (lambda t: t, {"env_steps": 499_999}),
     "behind the last row": (lambda t: t, {"env_steps": 500_001}),
@@ -180,7 +173,7 @@ OF_GRID: dict[str, tuple[Change, dict[str, Any]]] = {
 def test_a_grids_table_is_taken_as_what_it_says(case: str, tmp_path: Path) -> None:
     """A step between its rows, another rule than the source's, or episodes: refused in one line."""
     change, asked = OF_GRID[case]
-    table = pd.read_csv(TRAINING / "curves.csv").query("task == @CART")
+    table = pd.read_csv(PUBLISHED / "a2c-classic/rl_zoo/curves.csv").query("task == @CART")
     change(table).to_csv(tmp_path / "curves.csv", index=False)
     with refused(case):
         judge_curves("a2c", tmp_path / "curves.csv", "rl_zoo", **asked)
@@ -224,18 +217,17 @@ def test_what_cannot_be_judged_is_one_line(case: str, tmp_path: Path, say: Say) 
 
 
 @pytest.mark.usefixtures("undrawn")
-def test_files_of_one_name_have_a_page_each(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Every grid's table is called `curves.csv`."""
+def test_files_of_one_name_have_own_pages(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every grid's table is called `curves.csv`; a page of several files is another's, too."""
     monkeypatch.chdir(tmp_path)
-    for name in ("first", "second"):
-        (tmp_path / name).mkdir()
-        path = write(tmp_path, TASKS[1:]).rename(Path(name, "curves.csv"))
-        assert main(["judge", "sac", str(path), "--like", "nnabla_rl"]) == 0
+    first, second = Path("first", "curves.csv"), Path("second", "curves.csv")
+    for path, task in ((first, TASKS[1]), (second, TASKS[0])):
+        path.parent.mkdir()
+        write(tmp_path, [task]).rename(path)
+    for files in ([first], [second], [first, second]):
+        assert main(["judge", "sac", *map(str, files), "--like", "nnabla_rl"]) == 0
     names = [path.name[:-9] for path in Path("runs/judged/sac/nnabla_rl").iterdir()]
-    assert names == ["curves", "curves"]
-    assert _name_of([Path("a"), Path("b")]) != _name_of([Path("a"), Path("c")])
+    assert names == ["curves"] * 3
 
 
 @pytest.mark.usefixtures("undrawn")

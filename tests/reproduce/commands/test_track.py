@@ -66,9 +66,7 @@ def test_every_point_is_mirrored_once(tmp_path: Path, memory: dict[str, list[Poi
     assert returns(memory["seed-1"]) == [(10, 7)]
 
 
-def test_a_run_that_goes_on_to_more_steps_is_mirrored_anew(
-    tmp_path: Path, memory: dict[str, list[Point]]
-) -> None:
+def test_a_longer_run_adds_to_its_mirror(tmp_path: Path, memory: dict[str, list[Point]]) -> None:
     """A finished run's mirror is complete; a larger `--env-steps` adds to the same run."""
     run = record_run(pendulum(tmp_path / "runs", [1, 2]), TASK, 1, {1000: 5.0})
     one = Mirror(run, tmp_path / "mirror", "seed-1", "tensorboard")
@@ -79,18 +77,15 @@ def test_a_run_that_goes_on_to_more_steps_is_mirrored_anew(
     with (run / "evaluations.csv").open("a") as file:
         file.write("1500,7,0,10\n")
     one.update()
-    assert [(step, value) for name, step, value in memory["seed-1"] if "mean_return" in name] == [
-        *((1000, 5.0), (1500, 7.0))
-    ]
+    means = [point[1:] for point in memory["seed-1"] if "mean_return" in point[0]]
+    assert means == [(1000, 5.0), (1500, 7.0)]
 
 
 def test_damaged_runs_are_not_mirrored(tmp_path: Path, memory: dict[str, list[Point]]) -> None:
     """They are not counted; a cell that holds text is left out."""
     plan = pendulum(tmp_path / "runs", [1, 2])
-    damaged, running = (
-        record_run(plan, TASK, seed, {500: 5.0}, status=status)
-        for seed, status in ((1, "finished"), (2, "running"))
-    )
+    damaged = record_run(plan, TASK, 1, {500: 5.0})
+    running = record_run(plan, TASK, 2, {500: 5.0}, status="running")
     (damaged / "evaluations.csv").write_text("")
     (running / "updates.csv").write_text("env_steps,loss\n100,much\n")
     assert mirror("tensorboard", plan.directory, tmp_path / "logs") == 1
@@ -202,8 +197,6 @@ def test_what_tensorboard_recorded_is_read_back(tmp_path: Path) -> None:
                 writer.add_scalar("charts/episodic_return", seed + step, step)
                 writer.add_scalar("test/score", -step, step)
     rows = list(read_curves([tmp_path]).rows.itertuples(index=False, name=None))
-    assert rows == [
-        ("CartPole-v1", seed, step, seed + step) for seed in (3, 4) for step in (10, 20)
-    ]
+    assert rows == [("CartPole-v1", seed, t, seed + t) for seed in (3, 4) for t in (10, 20)]
     named = read_curves([tmp_path], {"mean_return": "test/score"}).rows
     assert named["mean_return"].tolist() == [-10, -20, -10, -20]
