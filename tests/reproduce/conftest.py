@@ -134,11 +134,6 @@ def without_figures(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture
 def undrawn(without_figures: None, monkeypatch: pytest.MonkeyPatch) -> None:
     """Neither files of figures nor charts on pages, which take nine tenths of a report's time."""
-    leave_out_charts(monkeypatch)
-
-
-def leave_out_charts(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let pages have no charts."""
     none = dict.fromkeys(("scores", "profile", "improvement", "throughput", "curves"), ())
     monkeypatch.setattr(page, "_charts", lambda *arguments: none)
 
@@ -228,15 +223,9 @@ def stand_in(monkeypatch: pytest.MonkeyPatch) -> StandIn:
 def _template(plan: Plan) -> dict[str, Any]:
     """Return a record that names today's code."""
     values = json.loads(json.dumps(dataclasses.asdict(plan.config)))
-    said = {
-        "schema_version": SCHEMA_VERSION,
-        "agent": plan.agent,
-        "suite": plan.suite,
-        "source": plan.source,
-    }
-    said |= {"config": values, "sources": dict(plan.today.sources), "versions": {}, "machine": {}}
-    said["resumed_at"] = []
-    return dict.fromkeys(KEYS) | said
+    said = {"schema_version": SCHEMA_VERSION, "agent": plan.agent, "suite": plan.suite}
+    said |= {"source": plan.source, "config": values, "sources": dict(plan.today.sources)}
+    return dict.fromkeys(KEYS) | said | {"versions": {}, "machine": {}, "resumed_at": []}
 
 
 def planned(words: str) -> Plan:
@@ -283,12 +272,11 @@ def record_run(
         settings: what its configuration has otherwise than the plan's; `seeds`, of which `seed`
             is the first: those that one process trained together.
     """
-    planned = plan.env_steps.get(task, 1000)
-    changes = {"task": task, "seeds": (seed,), "env_steps": env_steps or planned, **settings}
+    env_steps = env_steps or plan.env_steps.get(task, 1000)
+    changes = {"task": task, "seeds": (seed,), "env_steps": env_steps, **settings}
     config = dataclasses.asdict(dataclasses.replace(plan.config, **changes))
     run = {"agent": plan.agent, "suite": plan.suite, "source": plan.source, "task": task}
-    command = f"python -m agents.{plan.agent} --task {task} --seeds {seed}"
-    seeds = config["seeds"]
+    command, seeds = f"python -m agents.{plan.agent} --task {task} --seeds {seed}", config["seeds"]
     run |= {"config": config, "command": command}
     recorder = Recorder(plan.directory / folder_of(task), run, seeds)
     for num_updates, (step, score) in enumerate((scores or {config["env_steps"]: 0.0}).items()):

@@ -24,14 +24,13 @@ from reproduce.commands.flags import COMMANDS
 from reproduce.plan import grid as planning
 from reproduce.plan.grid import Plan
 from reproduce.plan.request import FIELDS, GROUPS
-from reproduce.report import figures
 from reproduce.report.page import FIGURES
 from reproduce.report.tables import COLUMNS
 from reproduce.run import pool
 from reproduce.run.progress import Board
 from suite.settings.command_line import run_main
 from tests.messages import check
-from tests.reproduce.conftest import TASK, Say, leave_out_charts, pendulum, record_run, saved
+from tests.reproduce.conftest import TASK, Say, pendulum, planned, record_run, saved
 from tests.runs import tree
 from tests.suite.envs import elsewhere
 
@@ -154,7 +153,7 @@ def in_a_shell(
 
 
 def test_a_plan_is_shown_before_a_simulator_is_imported(desk: Path) -> None:
-    """Games are planned from names and settings; envpool would double the time of it, Ray too."""
+    """Games are planned from names and settings: neither envpool nor Ray takes its time."""
     script = """
 import sys
 from reproduce.__main__ import main
@@ -209,10 +208,7 @@ def test_a_users_own_task_is_planned_trained_swept_and_reported(
 
 
 def test_a_dry_run_shows_the_plan(desk: Path, say: Say, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Tasks, steps, seeds, what is to be run, and what is left out: for want of settings or steps.
-
-    The outlook names the other budgets for the same task.
-    """
+    """Tasks, steps, seeds, what is to run, what is left out, other budgets; nothing is written."""
     status, out, err = say([*TINY, "--dry-run"])
     assert (status, err) == (0, "")
     line, outlook = [line for line in out.splitlines() if TASK in line]
@@ -234,19 +230,14 @@ def test_a_dry_run_shows_the_plan(desk: Path, say: Say, monkeypatch: pytest.Monk
     assert list(desk.iterdir()) == []
 
 
-def test_a_flag_that_is_repeated_adds_to_itself(desk: Path, say: Say) -> None:
+@pytest.mark.usefixtures("desk")
+def test_a_flag_that_is_repeated_adds_to_itself() -> None:
     """No seed, task or setting is dropped in silence."""
-    words = ["sac", "classic", "--seeds", "3", "--seeds", "5", "--tasks", TASK, "--tasks"]
-    words += ["MountainCarContinuous-v0", "--set", "gamma=0.9", "--set", "tau=0.1", "--device=cpu"]
-    plans: list[Plan] = []
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(grid, "run_plan", lambda plan, *_, **options: plans.append(plan) or 0)
-        assert say(words)[0] == 0
-    (plan,) = plans
+    words = f"--seeds 3 --seeds 5 --tasks {TASK} --tasks MountainCarContinuous-v0"
+    plan = planned(f"sac classic {words} --set gamma=0.9 --set tau=0.1 --device cpu")
     assert plan.seeds == (3, 5)
     assert plan.tasks == (TASK, "MountainCarContinuous-v0")
     assert (plan.config.gamma, plan.config.tau) == (0.9, 0.1)
-    assert list(desk.iterdir()) == []
 
 
 def test_the_help_names_commands_first_and_flags_in_groups(
@@ -387,9 +378,9 @@ def test_a_changed_grid_is_refused(desk: Path, say: Say, monkeypatch: pytest.Mon
     assert say([*words, "--seeds", "1"])[0] == 2  # not today's, so it is not finished
 
 
-@pytest.mark.usefixtures("in_this_process")
+@pytest.mark.usefixtures("in_this_process", "svg_alone")
 def test_a_real_grid_from_command_to_page_and_again(
-    desk: Path, say: Say, svg_alone: None, monkeypatch: pytest.MonkeyPatch
+    desk: Path, say: Say, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
 ) -> None:
     """Two trainings: status 0 and every file; once more, and `report`: no run, the same tables."""
     status, out, err = say(TINY)
@@ -407,9 +398,8 @@ def test_a_real_grid_from_command_to_page_and_again(
     recorded |= {f"{TASK}/seeds-{seed}.log" for seed in (1, 2)}
     assert {name for name in first if name.startswith(TASK)} == recorded
     tables = {f"{name}.csv" for name in COLUMNS}
-    names = ("curves", "scores", "throughput", "curves_by_time")
-    drawn = {f"{name}.svg" for name in names}
-    of_grid = {*tables, *drawn, "plan.json", "report.json", "index.html", ".lock"}
+    of_grid = {*tables, "plan.json", "report.json", "index.html", ".lock"}
+    of_grid |= {f"{name}.svg" for name in ("curves", "scores", "throughput", "curves_by_time")}
     assert set(first) - recorded == of_grid
     verdicts = pd.read_csv(place / "verdicts.csv")
     assert verdicts.verdict.tolist() == ["no reference"]
@@ -424,8 +414,7 @@ def test_a_real_grid_from_command_to_page_and_again(
         raise AssertionError("a process was started")
 
     monkeypatch.setattr(pool, "AgentProcess", never)
-    monkeypatch.setattr(figures, "save", lambda *arguments: [])  # drawn once is enough
-    leave_out_charts(monkeypatch)
+    request.getfixturevalue("undrawn")  # once is enough
     for words in (TINY, ["report", "sac", "classic"]):
         status, out, err = say(words)
         assert (status, err) == (0, "")
@@ -455,6 +444,7 @@ def test_a_longer_command_goes_on(desk: Path, say: Say, monkeypatch: pytest.Monk
 
 
 def test_a_report_of_what_was_not_run_names_our_runs(published: Path, desk: Path, say: Say) -> None:
+    """Those that are published, which the same words judge elsewhere."""
     saved(pendulum(published))
     status, out, err = say(["report", "sac", "classic"])
     ours = published / "sac-classic" / "tuned"

@@ -27,15 +27,7 @@ from reproduce.plan.request import SAVED
 from suite.base.errors import UsageError
 from suite.base.randomness import environment_seeds
 from suite.envs.vector_env import VectorEnv
-from tests.reproduce.conftest import (
-    TASK,
-    Say,
-    leave_out_charts,
-    pendulum,
-    record_run,
-    reseal,
-    saved,
-)
+from tests.reproduce.conftest import TASK, Say, pendulum, record_run, reseal, saved
 
 slow = pytest.mark.slow
 STARTS = ("subprocess.Popen", "os.system", "os.exec", "os.posix_spawn", "os.spawn")
@@ -242,11 +234,11 @@ KINDS = ["evaluations.csv", "timing.csv", "episodes.csv", "run.json"]
 @pytest.mark.usefixtures("without_figures")
 @pytest.mark.parametrize("times", [1, pytest.param(500, marks=slow)])
 def test_one_bad_run_never_sinks_a_report(
-    times: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    times: int, tmp_path: Path, request: pytest.FixtureRequest
 ) -> None:
     """Whatever its files say, and whoever sealed them: it is a line, and the other run counts."""
     if times == 1:  # charts take nine tenths of the time
-        leave_out_charts(monkeypatch)
+        request.getfixturevalue("undrawn")
     plan = pendulum(tmp_path, [1, 2])
     steps = plan.env_steps[TASK]
     folder, _ = (record_run(plan, TASK, n, {steps - 9: n, steps: n}) for n in (2, 1))
