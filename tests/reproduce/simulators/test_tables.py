@@ -107,25 +107,27 @@ def test_engines_do_the_same_work_on_cartpole(monkeypatch: pytest.MonkeyPatch) -
 def test_a_page_shows_work_without_speeds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """What the command writes is what the page reads: machine, spaces and means."""
     monkeypatch.setattr(same_work, "EPISODES", {"classic": 1})
-    command = "simulators --same-work --tasks CartPole-v1 --engines encore --out"
-    assert main([*command.split(), str(tmp_path)]) == 0
+
+    def measured(*engines: str, status: int = 0) -> pd.DataFrame:
+        """Give the command; return the rows that its file holds then."""
+        flags = ["--same-work", "--tasks", "CartPole-v1", "--out", str(tmp_path), "--engines"]
+        assert main(["simulators", *flags, *engines]) == status
+        (path,) = tmp_path.rglob("same_work.csv")
+        return pd.read_csv(path, dtype={"actions": str})
+
+    rows = measured("encore")
     (work,) = tmp_path.rglob("same_work.csv")
-    work.write_text(work.read_text().replace("CartPole-v1", "Acrobot-v1"))
-    assert main([*command.split(), str(tmp_path)]) == 0
-    assert pd.read_csv(work)["task"].tolist() == ["Acrobot-v1", "CartPole-v1"], "others stay"
+    rows.replace("CartPole-v1", "Acrobot-v1").to_csv(work, index=False)
+    rows = measured("encore")
+    assert rows["task"].tolist() == ["Acrobot-v1", "CartPole-v1"], "others stay"
     said = json.loads(work.with_name("machine.json").read_text())["same_work"]
     assert [each["command"].split()[0] for each in said] == ["--same-work"] * 2
-    other = pd.read_csv(work, dtype={"actions": str}).assign(engine="envpool", obs="float64[4]")
-    other.to_csv(work, index=False)
-    command = command.replace("encore", "encore envpool")
-    assert main([*command.split(), str(tmp_path)]) == 0
-    rows = pd.read_csv(work, dtype={"actions": str})
+    rows.assign(engine="envpool", obs="float64[4]").to_csv(work, index=False)
+    rows = measured("encore", "envpool")
     assert rows["engine"].tolist() == ["envpool", "envpool", "encore"], "in their places"
     assert rows["differs"].isna().all(), "beside the new row of the first engine"
     rows.replace({"float32[4]": "float64[4]"}).to_csv(work, index=False)
-    command = command.replace("encore envpool", "encore")
-    assert main([*command.split(), str(tmp_path)]) == 0
-    rows = pd.read_csv(work, dtype={"actions": str})
+    rows = measured("encore")
     assert rows["differs"].iloc[2] == "obs", "beside the first engine's row"
 
     def missing(*_: object) -> None:
@@ -133,10 +135,7 @@ def test_a_page_shows_work_without_speeds(tmp_path: Path, monkeypatch: pytest.Mo
 
     with monkeypatch.context() as patched:
         patched.setattr(same_work, "Server", missing)
-        assert main([*command.split(), str(tmp_path)]) == 2
-    assert pd.read_csv(work, dtype={"actions": str}).equals(rows), (
-        "an engine that is missing now keeps its row"
-    )
+        assert measured("encore", status=2).equals(rows), "one that is missing now keeps its row"
     monkeypatch.setattr(page, "SIMULATORS", tmp_path)
     text = page.simulators()
     assert f", {num_cores()} cores\n\nSpeeds are not measured yet." in text
