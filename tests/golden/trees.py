@@ -100,7 +100,7 @@ def checksums(agent: str) -> Checksums:
 
 
 def todays_runs(agent: str) -> Orders:
-    """Return the runs of `configurations.py`, with the settings that today's presets give them."""
+    """Return the runs of `runs.toml`, with the settings that today's presets give them."""
     module = importlib.import_module(f"agents.{agent}")
     orders = {
         name: {"settings": dataclasses.asdict(configure(module, run)), "cut": run.cut}
