@@ -4,11 +4,7 @@ from pathlib import Path
 
 
 class Bomb:
-    """Makes a file when it is unpickled.
-
-    Args:
-        target: the file.
-    """
+    """Makes the target, a file, when it is unpickled."""
 
     def __init__(self, target: Path) -> None:
         self._target = target

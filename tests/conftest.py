@@ -43,11 +43,7 @@ thousands, of the same shapes."""
 
 
 class Checks:
-    """Takes the place of `jaxtyping.jaxtyped` in the code that is tested.
-
-    Args:
-        jaxtyped: what it takes the place of.
-    """
+    """Takes the place of `jaxtyping.jaxtyped` in the code that is tested."""
 
     def __init__(self, jaxtyped: Callable[..., Any]) -> None:
         self._jaxtyped = jaxtyped

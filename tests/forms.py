@@ -9,8 +9,7 @@ import pytest
 def by_agent(cases: Iterable[Any]) -> list[Any]:
     """Return parameters for a test; all but an agent's first case are marked `further`.
 
-    Args:
-        cases: names, or tuples that begin with one; an agent is what stands before the comma.
+    Cases are names, or tuples that begin with one; an agent is what stands before the comma.
     """
     met: set[str] = set()
     parameters = []

@@ -38,11 +38,8 @@ def file_of(item: pytest.Item) -> str:
 def check(said: object, case: str = "") -> None:
     """Compare what is said with `messages.txt`.
 
-    The test's own folder is `TMP` there, that of shared ones `BASE`, the project's `ROOT`.
-
-    Args:
-        said: the message.
-        case: its name, one in a file; default: the test's name, and which of its messages it is.
+    The test's own folder is `TMP` there, that of shared ones `BASE`, the project's `ROOT`. A
+    case has a name of its own in a file; default: the test's, and which of its messages it is.
     """
     item = Running.item
     if not case:

@@ -13,11 +13,7 @@ from suite.nets.recurrence import LSTM
 def slow_unroll(trunk: Trunk, spaces: Spaces | None, memory: Tensor, batch: Any) -> Tensor:
     """Return the outputs of every step of `batch`, `[T + 1, N, O]`, differentiable.
 
-    Args:
-        trunk: a network with tanh layers.
-        spaces: the environment's, if last action and reward are inputs.
-        memory: before the first step, `[N, M]`.
-        batch: `Transitions`.
+    The trunk has tanh layers; spaces are given if last action and reward are inputs.
     """
     assert trunk.core is not None
     *layers, (weight, bias) = zip(trunk.weights, trunk.biases, strict=True)

@@ -94,11 +94,7 @@ class Memory:
         self._read: defaultdict[StorageWeakRef, Times] = defaultdict(dict)
 
     def run(self, name: str, read: Sequence[Tensor], written: Sequence[Tensor]) -> None:
-        """Take note of an operator on the thread's stream.
-
-        Raises:
-            AssertionError: if it does not wait for another stream's.
-        """
+        """Take note of an operator on the thread's stream, which must wait for other streams'."""
         stream, known = thread.stream, thread.stream.known
         reads = {StorageWeakRef(tensor.untyped_storage()) for tensor in read}
         writes = {StorageWeakRef(tensor.untyped_storage()) for tensor in written}
@@ -219,8 +215,7 @@ class Graph:
 def captured(graph: Graph, stream: "Stream", capture_error_mode: str = "global") -> Iterator[None]:
     """Capture the thread's operators on a stream, as `torch.cuda.graph` does.
 
-    Raises:
-        RuntimeError: instead of what was raised within, as ending such a capture does.
+    A `RuntimeError` takes the place of what was raised within, as ending such a capture does.
     """
     assert capture_error_mode == "thread_local", "a thread that waits would end the capture"
     thread.stream.synchronize()

@@ -82,10 +82,7 @@ def test_every_agent_has_a_run_that_is_cut() -> None:
 def test_a_training_cut_at_any_step_ends_with_the_same_bytes(
     agent: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Networks, optimisers, streams, statistics, replay and unfinished episodes: all go on.
-
-    Nothing is drawn from torch's global generator, which no checkpoint holds.
-    """
+    """Networks, optimisers, streams, statistics, replay and unfinished episodes: all go on."""
     config, state = CONFIGS[agent], torch.get_rng_state()
     unroll = getattr(config, "unroll_length", 1)
     num_steps = last = 0
@@ -124,7 +121,7 @@ def test_a_training_cut_at_any_step_ends_with_the_same_bytes(
     recorder = train(config, tmp_path / "cut")
     assert recorder.snapshot is not None
     assert repeatable(tmp_path / "cut") == expected
-    assert torch.equal(torch.get_rng_state(), state)
+    assert torch.equal(torch.get_rng_state(), state)  # which no checkpoint holds
 
 
 @pytest.mark.parametrize("agent", those("sac", "a2c", "impala", "acer_continuous"))
@@ -162,10 +159,7 @@ def stopped_at_a_log(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 def test_a_killed_run_goes_on_to_a_nearer_end(
     agent: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """With the bytes of one that was shorter from the start, if its checkpoint lies before that.
-
-    The replay of the longer run had room for more.
-    """
+    """With the bytes of one that was shorter from the start, if its checkpoint lies before that."""
     config = CONFIGS[agent]
     if hasattr(config, "replay_capacity"):
         config = replace(config, replay_capacity=100_000)

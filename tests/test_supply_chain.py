@@ -60,12 +60,9 @@ def installs(*words: str) -> list[str]:
 
 @pytest.mark.parametrize("path", WORKFLOWS, ids=lambda path: path.name)
 def test_a_workflow_runs_pinned_actions_and_may_only_read(path: Path) -> None:
-    """A tag can be moved to other code, a commit cannot; its version stands beside it.
-
-    As YAML: in a plain command, a colon before a space would begin a mapping.
-    """
+    """A tag can be moved to other code, a commit cannot; its version stands beside it."""
     text = path.read_text()
-    for name, job in yaml.safe_load(text)["jobs"].items():
+    for name, job in yaml.safe_load(text)["jobs"].items():  # `a: b` in a command is a mapping
         assert all(step.keys() & {"run", "uses"} for step in job["steps"]), name
     used = re.findall(r"uses: (.*)", text)
     assert used
@@ -120,10 +117,7 @@ def test_what_is_installed_was_pinned_by_its_hash(target: str) -> None:
 
 @pytest.mark.parametrize("name", EXTRAS)
 def test_every_dependency_is_pinned_by_hash(name: str) -> None:
-    """A changed pyproject.toml needs `make lock`; another file may pin no other version.
-
-    Weights & Biases is installed for its tests only.
-    """
+    """A changed pyproject.toml needs `make lock`; another file may pin no other version."""
     peers = pyproject()["dependency-groups"]["peers"]
     assert {canonicalize_name(Requirement(line).name) for line in peers} <= pins("peers").keys()
     pinned = pins(name)

@@ -60,10 +60,7 @@ def test_values_in_units_of_returns_leave_advantages_in_reward_units() -> None:
 
 
 def test_diagnostics_are_what_they_are_called() -> None:
-    """Parts of the loss, and moments of returns and values' errors: means over valid rows.
-
-    The explained variance is one minus the variance of errors over that of returns.
-    """
+    """Parts of the loss, and moments of returns and values' errors, are means over valid rows."""
     batch, learner = random_transitions(TINY, CONTROL, 0), a2c.make_learner(TINY, CONTROL, CPU)
     valid = batch.valid > 0
     logits, values = outputs_of(learner.network, batch.obs[:-1].flatten(0, 1))

@@ -70,10 +70,7 @@ def test_every_agent_is_held_to_the_contract() -> None:
 def test_a_seed_beside_others_has_the_bits_of_the_seed_alone(
     variant: str, trained: Callable[[str], Trained], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Every table and all weights, beside a seed that is poisoned at the start, and a healthy one.
-
-    With parts of rewards some weights differ by rounding.
-    """
+    """Tables and weights, beside a seed that is poisoned at the start, and a healthy one."""
     module, alone = module_of(variant), trained(variant)
     make_learner = module.make_learner
 
@@ -86,7 +83,7 @@ def test_a_seed_beside_others_has_the_bits_of_the_seed_alone(
     monkeypatch.setattr(module, "make_learner", poisoned)
     learner, recorder = train(tiny(variant, seeds=(2, *alone.config.seeds, 3)), tmp_path)
     assert recorder.statuses == ["diverged", "finished", "finished"]
-    rounding = 1e-6 if variant == "sac_alf, options" else 0.0
+    rounding = 1e-6 if variant == "sac_alf, options" else 0.0  # of parts of rewards
     for ours, theirs in zip(learned(learner, 1), learned(alone.learner), strict=True):
         torch.testing.assert_close(ours, theirs, atol=rounding, rtol=0)
     for name in TABLES:

@@ -67,7 +67,7 @@ WORTH: dict[str, tuple[dict[str, Any], Callable[[Any], Tensor]]] = {
         | {"critic_learning_rate": 1e-2, "task": "Reacher-v4", "reward_weights": (0.5, 0.5)},
         lambda learner: (
             learner.q_values(learner.critics, *torch.zeros(2, 1, 1, 1))[0].mean((0, 2, 3))
-            * torch.tensor([1.0, 2.0])
+            * torch.tensor([1.0, 2.0])  # the second part pays a half
         ),
     ),
     "sac_value": (
@@ -136,10 +136,7 @@ def test_a_time_limit_bootstraps_unless_it_is_terminal(
     scripted: type[ScriptedEnv],
     tmp_path: Path,
 ) -> None:
-    """Reward 1, gamma 0.8: 1 / (1 - 0.8) = 5, or (1 - 0.8^8) / 0.2 where an end is one.
-
-    A part of a reward that pays a half is worth a half.
-    """
+    """Reward 1, gamma 0.8: 1 / (1 - 0.8) = 5, or (1 - 0.8^8) / 0.2 where an end is one."""
     scripted.kind, scripted.spaces = kind, SPACES.get(variant, Spaces((1,), 2))
     if variant == "sac_alf, mixed":
         scripted.reward = staticmethod(lambda rows: np.ones_like(rows[..., 0]))
@@ -189,10 +186,7 @@ def count_updates(config: Any, directory: Path) -> tuple[int, int]:
 def test_replay_follows_its_ratio_and_waits_for_its_start(
     agent: str, batch_unrolls: int | None, drawn: int, tmp_path: Path
 ) -> None:
-    """Of four new unrolls 3 * 4 are learned from again: all four at once, or two in each update.
-
-    `replay_start` counts steps of each environment: with unrolls of 5, 60 are 12 unrolls.
-    """
+    """Each new unroll is learned from three times, once environments made `replay_start` steps."""
     sizes = {} if batch_unrolls is None else {"batch_unrolls": batch_unrolls}
     config = tiny(agent, env_steps=400, replay_ratio=3.0, replay_start=0, **sizes)
     config = replace(config, online_updates=True)
@@ -312,10 +306,7 @@ def test_the_learning_rate_falls_linearly_to_zero_and_stays_there(
 
 @pytest.mark.parametrize("agent", ["a2c", "ppo", "impala", "acer", "sac_discrete"])
 def test_the_protocol_reaches_the_simulator(agent: str, tmp_path: Path) -> None:
-    """`sticky` has all 18 actions, the default Pong's six; a policy acts as it was trained to.
-
-    From its file, to the last bit, in A2C's bfloat16, too.
-    """
+    """`sticky` has all 18 actions; a policy's file acts as it was trained, to the last bit."""
     changes: dict[str, Any] = {"num_envs": 2, "env_steps": 20, "evaluation_rule": "training"}
     if agent == "sac_discrete":
         changes |= {"learning_starts": 16, "evaluation_interval": 20, "update_ratio": 0.5}

@@ -143,10 +143,7 @@ def test_every_setting_does_something(variant: str, name: str, felt: Callable[..
 
 @pytest.mark.parametrize("agent", SETTINGS)
 def test_numbers_out_of_range_are_refused_by_name(agent: str) -> None:
-    """A count below 0, and what is no number; unbounded are only logarithms and targets.
-
-    A million simulators would fill the memory.
-    """
+    """A count below 0, and what is no number; unbounded are only logarithms and targets."""
     config_class = module_of(agent).Config
     unbounded = ("log_std_min", "log_std_max", "log_alpha", "target_entropy_per", "target_kl_per")
     for name, hint in get_type_hints(config_class).items():
@@ -213,10 +210,7 @@ def test_settings_that_contradict_each_other_are_refused(
 
 @pytest.mark.parametrize("agent", SETTINGS)
 def test_presets_grow_from_budget_to_budget(agent: str) -> None:
-    """Steps of smoke, laptop and paper; seeds go together where an agent trains them so.
-
-    On Atari a seed's replay leaves no room for another's.
-    """
+    """Steps grow from smoke to paper; seeds go together where an agent and the memory allow it."""
     for (suite, _), preset in module_of(agent).PRESETS.items():
         steps = [preset.budgets[name].env_steps for name in ("smoke", "laptop", "paper")]
         assert steps == sorted(steps)

@@ -142,11 +142,7 @@ def on_copies(step: Callable[..., Any], *_: Any) -> Callable[..., Any]:
 def test_an_agent_learns_on_a_gpu_what_it_learns_on_the_cpu(
     agent: str, name: str, changes: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """All tensors on one device, nothing read back within an update, no stream ahead of another.
-
-    From graphs the same as kernel by kernel, to the bit: nothing is frozen that changes, warm-ups
-    leave no trace, and a checkpoint is gone on from.
-    """
+    """No update reads anything back; graphs give what kernels do, to the bit, after a cut too."""
     config, cut = short(agent, name), configurations.RUNS[agent][name].cut
     config = dataclasses.replace(config, **changes)
     theirs = [*learned(runner.train(module_of(agent), config, tmp_path / "cpu", cut=False))]
@@ -200,10 +196,7 @@ def test_an_agent_learns_on_a_gpu_what_it_learns_on_the_cpu(
 def test_a_gpu_learns_from_graphs_what_it_learns_from_kernels(
     agent: str, name: str, changes: dict[str, Any], tmp_path: Path
 ) -> None:
-    """The same weights to rounding, across a checkpoint too.
-
-    The two round differently from the first update on; ACER's weights differ by 3e-4 at the end.
-    """
+    """The same weights to rounding, across a checkpoint too; ACER's differ by 3e-4 at the end."""
     bound = 1e-3 if agent == "acer" else 1e-5
     config = dataclasses.replace(short(agent, name), **changes, device="cuda")
     module, cut = module_of(agent), configurations.RUNS[agent][name].cut

@@ -158,10 +158,7 @@ def test_a_wrong_argument_is_refused_by_name(name: str) -> None:
 @pytest.mark.parametrize("spaces", [CONTROL, SWINGING])
 @pytest.mark.parametrize("lstm_size", [0, 5])
 def test_an_update_has_the_gradient_of_slow_losses(spaces: Spaces, lstm_size: int) -> None:
-    """In float64, with targets held; an LSTM goes through its episodes one by one.
-
-    Diagnostics are those of valid rows.
-    """
+    """In float64, with targets held; an LSTM goes through its episodes one by one."""
     changes: dict[str, Any] = {"unroll_length": 6, "entropy_coef": 0.1, "loss_reduction": "mean"}
     config = replace(TINY, **changes, clip_rho_threshold=0.1, lstm_size=lstm_size)
     learner = impala.make_learner(config, spaces, CPU)

@@ -59,10 +59,7 @@ def record_of(run: Path) -> dict[str, Any]:
 def test_a_copy_of_an_agents_file_is_an_agent_and_may_have_sources_of_its_own(
     tmp_path: Path,
 ) -> None:
-    """Recorded, hashed, saved, loaded and listed under its file's name, its origin's nowhere.
-
-    The file that CONTRIBUTING shows, and the copy's own name in one line, give it its own sources.
-    """
+    """Recorded, saved, loaded and listed by its file's name; its sources as CONTRIBUTING shows."""
     for name in ("agents", "reproduce", "suite"):  # with what is compiled already
         shutil.copytree(ROOT / name, tmp_path / name)
     references = tmp_path / "results" / "references"

@@ -36,12 +36,7 @@ CASES: dict[str, tuple[dict[str, Any], Callable[[Any, Tensor], Tensor]]] = {
 
 
 class Tape:
-    """Keeps raw observations of training, and standardises in float64 by those acted on.
-
-    Args:
-        num_envs: of training; other numbers are those of an evaluation.
-        monkeypatch: of the test.
-    """
+    """Keeps raw observations of training, and standardises in float64 by those acted on."""
 
     def __init__(self, num_envs: int, monkeypatch: pytest.MonkeyPatch) -> None:
         self.obs: list[np.ndarray] = []

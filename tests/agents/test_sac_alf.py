@@ -46,10 +46,7 @@ def slow_prior(actions: Tensor, previous: Tensor, probability: float, noise: flo
 
 
 def test_the_prior_equals_a_slow_float64_derivation() -> None:
-    """A mixture for each dimension, of truncated normals whose scale is the range times a share.
-
-    A uniform one has the density 1 / 2 in each.
-    """
+    """A mixture of truncated normals for each dimension; a uniform prior has the density 1 / 2."""
     generator = torch.Generator().manual_seed(0)
     actions = torch.rand(2, 50, 3, generator=generator).double() * 2 - 1
     first = torch.rand(2, 50, 1, generator=generator) < 0.3
@@ -64,10 +61,7 @@ def test_the_prior_equals_a_slow_float64_derivation() -> None:
 
 @pytest.mark.parametrize("clip", [None, 0.2])
 def test_updates_with_all_options_equal_plain_autograd(clip: float | None) -> None:
-    """Two updates on Reacher's two parts: prior, running mean and weights as ALF writes them.
-
-    With the clip, also without entropy in the targets, and with a bound of the temperature.
-    """
+    """Two updates on Reacher's two parts: prior, running mean and weights as ALF writes them."""
     ceiling = 9.0 if clip is None else math.log(0.2)
     options: dict[str, Any] = {
         **ALF_OPTIONS,

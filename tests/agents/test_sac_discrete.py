@@ -52,10 +52,7 @@ OPTIONS: dict[str, Any] = {
 def test_an_update_equals_plain_autograd_and_adam(
     policy: Any, over_actions: bool, error: Any, how: Any, learn_alpha: bool
 ) -> None:
-    """Eqs. (2), (4), (10) to (12), written out with separate networks.
-
-    Target copies follow after the second of two updates.
-    """
+    """Eqs. (2), (4), (10) to (12), separate networks; target copies follow the second update."""
     config = replace(TINY, policy=policy, mean_over_actions=over_actions, **OPTIONS)
     config = replace(config, critic_error=error, q_of_critics=how, learn_alpha=learn_alpha)
     learner = sac.make_learner(config, VECTORS, CPU)

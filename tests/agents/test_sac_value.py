@@ -16,10 +16,7 @@ TINY = tiny("sac_value")
 
 
 def test_an_update_equals_plain_autograd() -> None:
-    """Eqs. (3), (5), (7), (8), (12), in float64 with separate networks, each by its loss alone.
-
-    The slow copy follows after the second of two updates.
-    """
+    """Eqs. (3), (5), (7), (8), (12), in float64; the slow copy follows after the second update."""
     config = replace(TINY, seeds=(3,), gamma=0.9, tau=0.1, target_period=2)
     learner = sac_value.make_learner(config, 3, 2, CPU)
     learner.value_optimiser = descent(learner.value.parameters())

@@ -238,10 +238,7 @@ def check_update(
     rows: Sequence[Mapping[str, Tensor]],
     update: Callable[[], Mapping[str, Tensor]],
 ) -> None:
-    """Check an update of ACER: diagnostics, clipped gradient, step of 0.1, the average policy's.
-
-    theta_a <- alpha theta_a + (1 - alpha) theta.
-    """
+    """Check an update of ACER: diagnostics, clipped gradient, step of 0.1, the average policy's."""
     exact, norm = learner.optimiser, expected.norm()
     before, average = exact.weights.vector.clone(), learner.average_policy
     slow = [p.clone() for p in average.parameters()]

@@ -204,11 +204,7 @@ def write(path: Path | None, facts: Mapping[str, Any], rows: Sequence[Row]) -> N
 
 
 def main(argv: Sequence[str]) -> int:
-    """Measure every part that is asked for, print the table and write it as JSON.
-
-    Returns:
-        the exit status: 1 if a part failed, or if a command that was given twice differs.
-    """
+    """Measure the parts asked for, print and write them; 1: one failed, or bytes differ."""
     parser = Parser(prog="python -m tests.benchmarks.gpu", description=__doc__)
     parser.add_argument("--device", default="cuda", help="cuda (default), cuda:<i>, or cpu")
     parser.add_argument("--seconds", type=float, default=20.0, help="of learning, each training")

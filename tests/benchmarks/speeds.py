@@ -108,14 +108,7 @@ def _speed(first: tuple[float, int], last: tuple[float, int]) -> float:
 
 
 def train(agent: str, config: Any, meter: Meter, age: Callable[[], float] = time.time) -> None:
-    """Train in this process until a meter has seen enough.
-
-    Args:
-        agent: the agent's name.
-        config: its configuration.
-        meter: what is told of every log interval; it times one evaluation.
-        age: says how old the process is.
-    """
+    """Train in this process, which is of an `age`, until a meter has seen enough."""
     kept = Recorder.log, Session.evaluate_if_due, Journal.resume
 
     def log(recorder: Recorder, env_steps: int, num_updates: int, *columns: object) -> None:

@@ -68,8 +68,7 @@ def compare(agent: str, theirs: trees.Checksums, runs: trees.Orders) -> bool:
 def update(agent: str) -> bool:
     """Store the checksums of today's runs, unless their bytes need a higher number.
 
-    Raises:
-        UsageError: if nobody can say whether this is the code of the number.
+    A `UsageError` says that nobody can tell whether this is the code of the number.
     """
     number, stored = trees.number_of(agent), trees.stored(agent)
     is_same_number = stored is not None and stored["behaviour"] == number

@@ -50,10 +50,9 @@ class CutRecorder(Recorder):
 
 
 def configure(agent: Any, settings: Mapping[str, Any]) -> Any:
-    """Return the configuration that has these settings: all that a record has, as JSON.
+    """Return the configuration that has all settings of a record, younger and renamed ones too.
 
-    Settings are those of a record: younger ones are added, renamed ones renamed. So the bytes say
-    what the code does under the same settings, whatever its presets are today.
+    So the bytes say what the code does under the same settings, whatever its presets are today.
     """
     settings = recorded_settings(agent.Config, settings)
     values = {name: tuple(v) if isinstance(v, list) else v for name, v in settings.items()}

@@ -27,10 +27,7 @@ FIRST = {agent: next(name for name, run in runs.items() if run.cut) for agent, r
     ],
 )
 def test_a_run_has_the_bytes_of_its_agents_number(agent: str, name: str) -> None:
-    """Whatever is rewritten, every short run has the CSV files and the weights that it had.
-
-    No two of its seeds have the same updates.
-    """
+    """Every short run has the files and weights that it had; its seeds have different updates."""
     trees.check_stored(agent)
     stored = trees.checksums(agent).get(name)
     if stored is None:

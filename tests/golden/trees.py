@@ -42,11 +42,7 @@ def machine() -> dict[str, Any]:
 
 
 def number_of(agent: str) -> int:
-    """Return an agent's number, under which checksums may be stored.
-
-    Raises:
-        UsageError: if there is none, or it went down.
-    """
+    """Return an agent's number, under which checksums may be stored; refuse one that went down."""
     number, known = hardware.behaviour(agent), stored(agent)
     if number is None:
         raise UsageError(f"agents/{agent}.py has no number: add BEHAVIOUR = 1 below its imports")
@@ -58,11 +54,7 @@ def number_of(agent: str) -> int:
 
 
 def check_stored(agent: str) -> None:
-    """Check that the stored checksums are of an agent's number.
-
-    Raises:
-        UsageError: naming the command that stores them.
-    """
+    """Refuse checksums of another number than the agent's."""
     number, known = number_of(agent), stored(agent)
     if known is None or known["behaviour"] != number:
         raise UsageError(
@@ -76,15 +68,7 @@ def stored(agent: str) -> dict[str, Any] | None:
 
 
 def stored_runs(agent: str, only: Sequence[str] = ()) -> Orders:
-    """Return the short runs that are compared.
-
-    Args:
-        agent: whose runs.
-        only: names of runs; empty: all.
-
-    Raises:
-        UsageError: if there is none of such a name.
-    """
+    """Return the short runs that are compared, all or those of these names."""
     runs = (stored(agent) or {"runs": todays_runs(agent)})["runs"]
     for name in only:
         if name not in runs:

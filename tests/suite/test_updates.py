@@ -21,10 +21,7 @@ def add_step(replay: Replay, number: int) -> None:
 
 
 def test_updates_during_steps_are_those_after_them() -> None:
-    """Same draws of a growing and then full replay, same rows read; some come early, some wait.
-
-    Draws that are made a step ahead are the same, too.
-    """
+    """Same draws of a growing and then full replay, a step ahead too; same rows read."""
     results, early = [], 0
     for overlaps, ahead in ((True, True), (True, False), (False, False)):
         replay, draw = Replay(2, 60, NUM_ENVS, 1, 1, CPU), Draws((3, 1), (1, 4, 1), CPU)

@@ -36,10 +36,7 @@ def test_a_device_is_found_by_name_and_is_the_only_one_in_use(
     chosen: list[torch.device],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """`auto` is a GPU where there is one; every other name means what it says.
-
-    What names no GPU goes to torch's current one, which is GPU 0; a planner touches none.
-    """
+    """A planner touches no GPU; a run makes the one that it names torch's current one."""
     asked: list[torch.device] = []
     with_gpus(monkeypatch, num_gpus)
     monkeypatch.setattr(torch.cuda, "set_device", asked.append)
@@ -185,11 +182,7 @@ FILES = {
 def test_code_that_is_not_its_commits_is_found_and_named(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A curve belongs to a commit if the code was that commit's; notes and curves do not count.
-
-    A commit is dirty by any code or settings; only Python files that the agent imports, wherever
-    that stands, are named. Its number is read without an import.
-    """
+    """Code and settings make a commit dirty; Python files that the agent imports are named."""
     for name in list(os.environ):
         if name.startswith("GIT_"):
             monkeypatch.delenv(name)
@@ -269,10 +262,7 @@ with worker_thread() as thread:
 
 
 def test_memory_of_an_update_serves_the_next_and_a_new_thread_takes_no_more_cores() -> None:
-    """Where glibc gives 32 MiB back each time, they cost 8,192 page faults; oneDNN takes all cores.
-
-    IMPALA acts in a thread of its own.
-    """
+    """Giving 32 MiB back would cost 8,192 page faults each time; oneDNN would take all cores."""
     eager = {**os.environ, "MALLOC_MMAP_THRESHOLD_": "131072", "OMP_NUM_THREADS": "8"}
     command = [sys.executable, "-c", PROCESS]
     result = subprocess.run(command, capture_output=True, text=True, check=True, env=eager)

@@ -103,11 +103,7 @@ def test_breakout_with_all_actions_and_no_life_loss_is_the_game_of_ale_py() -> N
 def test_lives_games_and_scores_are_those_of_the_bare_emulator(
     name: str, rom: str, num_games: int, num_lost: int
 ) -> None:
-    """A game goes on after a lost life: scores and lengths as counted around ale-py's emulator.
-
-    A decision is four emulator frames, fewer where the game ends. After a lost life the ignored row
-    presses FIRE for one frame (and would wait up to 29 more frames with the default `noop_max`).
-    """
+    """A game goes on after a lost life: scores and lengths as counted around ale-py's emulator."""
     rom_path = get_rom_path(rom)
     assert rom_path is not None
     ale_py.ALEInterface.setLoggerMode(ale_py.LoggerMode.Error)
@@ -125,7 +121,7 @@ def test_lives_games_and_scores_are_those_of_the_bare_emulator(
         action = int(generator.integers(env.num_actions))
         step = env.step(np.array([[action]]))
         assert step.valid.tolist() == [[not ended]]
-        if ended:
+        if ended:  # the ignored row presses FIRE for one frame
             points, ended = 0, False
             emulator.act(fire)
         else:

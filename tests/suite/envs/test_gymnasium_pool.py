@@ -88,10 +88,7 @@ def test_a_missing_package_is_named_before_a_folder_is_made(
 def test_a_run_finds_its_task_again(
     agent: Any, task: str, flags: list[str], tmp_path: Path
 ) -> None:
-    """It is recorded by its whole name: a longer run, and what imported its module, make it.
-
-    Its policy's actions are the task's own: discrete ones may begin at five.
-    """
+    """It is recorded by its whole name; its policy's discrete actions may begin at five."""
     name = f"{HERE}:{task}"
     command = ["--task-from", name, f"--out={tmp_path}", "--device=cpu", "--num-envs=2", *flags]
     assert agent.main([*command, "--env-steps=100"]) == 0

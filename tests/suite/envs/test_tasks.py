@@ -22,10 +22,7 @@ ENVPOOL = {name: task for name, task in TASKS.items() if task.simulator == "envp
 
 
 def test_a_row_of_envpool_is_what_envpool_registers() -> None:
-    """A wrong frame skip mislabels every curve's axis; a replay is told before it is made.
-
-    A task simulated by another module of envpool is another task, whatever its name.
-    """
+    """A wrong frame skip mislabels every curve's axis; another module's task is another task."""
     modules = {
         **{"mujoco": "envpool.mujoco.gym", "classic": "envpool.classic_control"},
         **{"dmc": "envpool.mujoco.dmc", "atari": "envpool.atari"},

@@ -105,12 +105,7 @@ def test_a_reset_gives_no_reward() -> None:
 def test_the_tape_is_the_physics_across_terminations_and_truncations(
     task: Task, reset: Reset
 ) -> None:
-    """CartPole with a time limit of 20, predicted step by step, in every field.
-
-    `next_obs` is always what the action led to, at an end too. In "next_step" mode the row after an
-    end is invalid, has reward 0 and shows the new episode; in "same_step" mode `obs` shows it at
-    once and every row is valid.
-    """
+    """CartPole with a time limit of 20, predicted step by step, in every field of `Step`."""
     knows_both = task.simulator == "gymnasium"  # envpool does not tell a fall on the last step
     task = replace(task, time_limit=20)
     env = VectorEnv(task, environment_seeds([1, 2], 3, "test"), reset=reset)
@@ -232,10 +227,7 @@ def test_small_frames_show_the_same_game() -> None:
 )
 @BOTH_RESETS
 def test_a_group_of_seeds_equals_each_seed_alone(task: Task, reset: Reset) -> None:
-    """Seeds in one process are legitimate only if a neighbour's falls change no bit of a run.
-
-    Nor does the number of threads, which finish in any order.
-    """
+    """Neither a neighbour's falls nor the number of threads changes a bit of a seed's run."""
     env_seeds = environment_seeds([1, 2, 3], 2, "test")
     act = random_actions(VectorEnv(task, env_seeds))
     actions = np.array([act(np.empty(0)) for _ in range(60)])

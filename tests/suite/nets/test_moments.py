@@ -14,10 +14,7 @@ CPU = torch.device("cpu")
 
 
 def test_running_moments_equal_those_of_all_rows() -> None:
-    """However they are cut into batches, empty ones among them, and however far they are from 0.
-
-    A mean of 10,000 beside a deviation of 0.1: float32 sums would lose the deviation.
-    """
+    """However they are cut into batches, and so far from 0 that float32 loses the deviation."""
     rows = np.random.default_rng(0).normal(1e4, 0.1, size=(500, 4)).astype(np.float32)
     moments, exact = RunningMoments((4,)), rows.astype(np.float64)
     for chunk in np.split(rows, [3, 10, 200, 200, 333]):
@@ -62,10 +59,7 @@ def test_both_sides_are_one_definition(seed: int) -> None:
 
 
 def test_rewards_are_divided_by_the_deviation_of_discounted_sums() -> None:
-    """Against a slow loop over environments: sums of past rewards, anew after each end.
-
-    Ignored rows do not count, and the sum of the ended episode does not live on in them.
-    """
+    """Against a slow loop: sums of past rewards of valid rows, begun anew after each end."""
     rng, no = np.random.default_rng(0), np.zeros((1, 3))
     scale, sums, seen = RewardScale(3, 0.9, 1.5), [0.0] * 3, []
     for terminations, truncations, valid in zip(*random_flags(rng, 40, 3), strict=True):

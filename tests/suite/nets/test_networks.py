@@ -196,10 +196,7 @@ def test_heads_have_gains_of_their_own() -> None:
 def test_convolutions_in_bfloat16_are_near_those_in_float32(
     layers: FrameLayers, device: str
 ) -> None:
-    """Outputs to a hundredth; all else is in float32, and stays near.
-
-    Gradients are of noise, where rounding turns a unit on or off: they point the same way.
-    """
+    """Outputs to a hundredth, all else in float32; gradients of noise point the same way."""
     obs = channels_last(draw(0, 8, 4, 42, 42)).to(device)
     of_outputs = draw(1, 8, 7).to(device)
     exact = frames_trunk(layers, 42).to(device)

@@ -77,10 +77,7 @@ def test_the_norm_is_that_of_all_weights() -> None:
 def test_rmsprop_equals_a_reference_written_out(
     in_root: bool, initial_average: float, clip: float | None
 ) -> None:
-    """A slow float64 loop: w -= lr g / sqrt(ms + eps), or w -= lr g / (sqrt(ms) + eps).
-
-    The first gradient is 0: clipping divides by a norm, which must not make it NaN.
-    """
+    """A slow float64 loop, with epsilon in the root or not; a first gradient of 0 makes no NaN."""
     module = nn.Linear(3, 2)
     flat = FlatWeights(module)
     form = {"rmsprop_epsilon_in_root": in_root, "rmsprop_initial_average": initial_average}

@@ -385,11 +385,7 @@ def test_a_killed_group_keeps_its_progress(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Other groups of its seeds are refused, though one seed has diverged: the other can go on.
-
-    So they are where something has changed without which it can go on, as the number of cores.
-    Without its checkpoint there is nothing to keep.
-    """
+    """Other groups of its seeds are refused while it can go on, if only with other cores."""
     run = Run(tmp_path, seeds=begun)
     with pytest.raises(Killed):
         run.play(35, diverges=diverges)

@@ -169,10 +169,7 @@ def test_an_error_in_drawing_is_said_once_and_the_run_goes_on(
 def test_a_terminal_is_drawn_in_while_the_run_trains(
     stop: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Below what the run says; no line of it is lost.
-
-    Ctrl-C reaches the training, too, which ignores it: it is asked to stop only once, by SIGTERM.
-    """
+    """Below what the run says, of which no line is lost; the training is asked to stop once."""
     words = ["--task=CartPole-v1", "--env-steps=200_000", "--log-interval=500"]
     command = [sys.executable, "-m", "agents.a2c", *words, f"--out={tmp_path}", "--plot"]
     monkeypatch.setenv("TERM", "xterm")

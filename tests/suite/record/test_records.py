@@ -103,10 +103,7 @@ def test_a_record_of_a_novel_is_none(tmp_path: Path) -> None:
 def test_a_record_in_the_folder_of_another_run_is_damaged(
     place: str, error: str, tmp_path: Path
 ) -> None:
-    """Seed, task, suite and agent are those of the path, also where an agent ran alone.
-
-    Copied twice, one run would be three seeds without any spread.
-    """
+    """Seed, task, suite and agent are those of the path, so that no copy is another run."""
     copy = shutil.copytree(finish(tmp_path / "runs"), tmp_path / place)
     assert error_of(copy).startswith(error)
 

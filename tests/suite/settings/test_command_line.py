@@ -160,10 +160,7 @@ def test_what_a_user_can_mend_is_one_line(
 def test_an_error_of_the_program_keeps_its_traceback_and_is_no_verdict(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    """Status 1 would say that a score is below its reference; a bug is status 2, and is shown.
-
-    The last line tells all of it, which a grid shows as a run's end.
-    """
+    """A bug has status 2, as 1 is a verdict's; its last line, which a grid shows, tells all."""
     ends = {"a bug": "ValueError: a bug", "two\nlines": "error: ValueError: two lines"}
     for message, last in ends.items():
         assert run_main(raising(ValueError(message))) == 2

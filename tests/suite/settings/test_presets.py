@@ -285,11 +285,7 @@ DEFAULT_TASKS = {
 
 @pytest.mark.parametrize("agent", AGENTS)
 def test_a_task_or_a_suite_alone_is_trained_by_its_preset(agent: str) -> None:
-    """`--task Pong-v5` takes the settings of `atari-7`, Hopper those of `mujoco`: what comes first.
-
-    A suite trains one of its tasks, not the agent's own default; and a judge has curves, as a
-    misspelt one would let every run pass.
-    """
+    """`--task Hopper-v4` takes the settings of `mujoco`, a suite one of its tasks; judges exist."""
     judges = {name for name, source in sources(agent).items() if source.judges}
     presets = read_presets(agent, importlib.import_module(f"agents.{agent}").Config)
     suites = {suite for suite, _ in presets}
