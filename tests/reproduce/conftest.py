@@ -242,10 +242,11 @@ NEVER_BEGUN = {
 """The record that the harness writes of a run that failed before it wrote its own."""
 
 
-def reseal(folder: Path, **entries: Any) -> None:
-    """Change entries of a finished run's record, if any, and write its manifest anew."""
-    if entries:
+def reseal(folder: Path, without: str = "", **entries: Any) -> None:
+    """Change entries of a finished run's record, or drop one, and write its manifest anew."""
+    if entries or without:
         record = json.loads((folder / "run.json").read_bytes()) | entries
+        record.pop(without, None)
         (folder / "run.json").write_text(json.dumps(record))
     write_manifest(folder, (folder / "run.json").read_bytes())
 

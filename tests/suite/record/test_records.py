@@ -1,42 +1,24 @@
 """A record is what its folder, its manifest and its schema version say, or it is damaged."""
 
 import errno
-import json
 import os
 import shutil
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 
+from agents import sac
 from suite.base.errors import UnreadableError
-from suite.record.manifest import write_manifest
-from suite.record.recorder import Recorder
 from suite.record.records import KEYS, read_record
 from suite.settings.recorded import recorded_settings
+from tests.reproduce.conftest import TASK, pendulum, record_run, reseal
 
 
-def finish(root: Path, seed: int = 1, **entries: Any) -> Path:
+def finish(root: Path) -> Path:
     """Record a finished run of SAC on Pendulum, as its agent would, and return its folder."""
-    run = {"agent": "sac", "suite": "classic", "source": "tuned", "task": "Pendulum-v1"}
-    config = {"task": "Pendulum-v1", "seeds": [seed], "env_steps": 10}
-    run |= {"config": config, "command": "python -m agents.sac"} | entries
-    place = root / "sac-classic" / "tuned" / "Pendulum-v1"
-    recorder = Recorder(place, run, [seed])
-    recorder.log(10, 1, {"critic_loss": np.array([0.1 * seed])}, {})
-    recorder.finish()
-    return recorder.seed_directories[0]
-
-
-def edit(folder: Path, drop: tuple[str, ...] = (), **entries: Any) -> None:
-    """Change a record, and its manifest, so that nothing but the entries is wrong."""
-    record = json.loads((folder / "run.json").read_bytes()) | entries
-    for key in drop:
-        del record[key]
-    (folder / "run.json").write_text(json.dumps(record))
-    write_manifest(folder, (folder / "run.json").read_bytes())
+    return record_run(pendulum(root), TASK, 1)
 
 
 def error_of(folder: Path) -> str:
@@ -84,9 +66,9 @@ def test_a_disk_that_cannot_be_read_is_no_damage(
 def test_a_record_of_a_novel_is_none(tmp_path: Path) -> None:
     """Whatever it says would come into the report and the page."""
     folder = finish(tmp_path)
-    edit(folder, error="x" * 2**17)
+    reseal(folder, error="x" * 2**17)
     assert read_record(folder) is not None
-    edit(folder, error="x" * 2**18)
+    reseal(folder, error="x" * 2**18)
     assert read_record(folder) is None
 
 
@@ -123,7 +105,7 @@ def test_an_edited_record_is_damaged_though_its_manifest_fits(
 ) -> None:
     """A manifest is written anew as easily as a record."""
     folder = finish(tmp_path)
-    edit(folder, **entries)
+    reseal(folder, **entries)
     assert error_of(folder) == error
 
 
@@ -134,15 +116,13 @@ def test_a_record_has_all_entries_of_its_version(tmp_path: Path) -> None:
     assert record is not None
     assert record["status"] == "finished"
     for key in [key for key in KEYS if key not in ("task", "seed", "config", "status")]:
-        edit(folder, drop=(key,))
+        reseal(folder, without=key)
         assert error_of(folder) == f"lacks {key}, which schema version 3 has"
-        edit(folder, **{key: record[key]})
+        reseal(folder, **{key: record[key]})
 
 
 def test_older_settings_have_the_values_of_then() -> None:
     """Younger ones have the default."""
-    from agents import sac
-
     config = sac.PRESETS["classic", "tuned"].config
     whole = recorded_settings(sac.Config, {"task": "Pendulum-v1"})
     assert whole["tau"] == config.tau
