@@ -90,7 +90,7 @@ def test_published_policies_still_act(setting: str) -> None:
     """Under whatever names their settings were recorded: in their task's units, and finite."""
     path = min((PUBLISHED / setting).rglob("policy.json"))
     policy = load_policy(path.parent)
-    spaces = policy._spaces
+    spaces = Spaces.from_json(json.loads(path.read_text()))
     obs = (
         np.random.default_rng(0)
         .integers(0, 2, (3, *spaces.obs_shape))

@@ -1,5 +1,6 @@
 """Draws by priority: frequencies, ties, importance weights, new rows, a restored state."""
 
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -24,8 +25,17 @@ def streams(num_seeds: int) -> list[np.random.Generator]:
     return [stream(seed, "replay sampling") for seed in range(num_seeds)]
 
 
-def sums_of(draws: PriorityDraws) -> np.ndarray:
-    return draws._trees[0]._sums[0]
+def shares_of(draws: PriorityDraws, size: int) -> list[float]:
+    """Return each row's share of all priorities, which importance weights tell of those drawn."""
+    (rows,), (weights,) = draws.draw(streams(1), 4_000, size)
+    shares = np.zeros(size)
+    shares[rows] = 1 / (size * weights)
+    return shares.tolist()
+
+
+def approx(*priorities: float) -> Any:
+    """Return shares of these priorities; importance weights are float32."""
+    return pytest.approx([each / sum(priorities) for each in priorities], rel=1e-5)
 
 
 @pytest.mark.parametrize("num_rows", [1, 5, WIDTH, 3_000, WIDTH ** (LEVELS - 1) + 50])
@@ -56,23 +66,20 @@ def test_new_rows_come_first_and_rows_without_a_transition_never() -> None:
     """A new row has the greatest priority of its seed, at least 1, also when that has gone down."""
     draws = PriorityDraws(1, 50, 1.0, 0.0, 1.0)
     draws.add(np.arange(3))
-    assert sums_of(draws)[:5].tolist() == [1, 1, 1, 0, 0]
+    assert shares_of(draws, 5) == approx(1, 1, 1, 0, 0)
     draws.update(np.array([[0, 1]]), torch.tensor([[7.0, 0.5]]))
     draws.add(np.array([3]))
-    assert sums_of(draws)[3] == 7
-    draws.update(np.array([[0, 3]]), torch.tensor([[0.2, 0.2]]))
+    assert shares_of(draws, 5) == approx(7, 0.5, 1, 7, 0)
+    draws.update(np.array([[0, 2, 3]]), torch.tensor([[0.2, 0.4, 0.2]]))
     draws.add(np.array([4]))
-    assert sums_of(draws)[4] == 1
-    rows, _ = draws.draw(streams(1), 2_000, 5)
-    assert set(rows[0].tolist()) == {0, 1, 2, 3, 4}
+    assert shares_of(draws, 5) == approx(0.2, 0.5, 0.4, 0.2, 1)
 
 
 def test_a_row_drawn_twice_keeps_the_last_error() -> None:
     """The sums above it know of that one alone."""
     draws = draws_of(np.ones((1, 4)))
     draws.update(np.array([[2, 2, 2]]), torch.tensor([[5.0, 6.0, 3.0]]))
-    assert sums_of(draws)[:4].tolist() == [1, 1, 3, 1]
-    assert draws._trees[0]._sums[-1].sum() == 6
+    assert shares_of(draws, 4) == approx(1, 1, 3, 1)
 
 
 @pytest.mark.parametrize("bad", [np.nan, np.inf])
@@ -95,8 +102,10 @@ def test_rounding_never_ends_at_a_row_without_priority() -> None:
     for seed in range(20):
         rows, _ = draws.draw([np.random.default_rng(seed)], 4_096, 2_000)
         assert (errors[0][rows[0]] > 0).all()
-    last, _ = draws._trees[0].find(np.array([0.0, np.nextafter(1.0, 0.0), 1.0]))
-    assert (errors[0][last] > 0).all()
+    for share in (0.0, np.nextafter(1.0, 0.0), 1.0):
+        generator: Any = SimpleNamespace(random=lambda number, share=share: np.full(number, share))
+        rows, _ = draws.draw([generator], 1, 2_000)
+        assert errors[0][rows[0, 0]] > 0
 
 
 def test_a_restored_state_draws_the_same_also_in_a_longer_ring() -> None:

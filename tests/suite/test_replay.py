@@ -48,19 +48,9 @@ def history(num_steps: int, capacity: int, ends: dict[int, str]) -> HistoryRepla
         kinds = [np.zeros((2, 2), dtype=bool) for _ in range(2)]
         if t in ends:
             kinds[ends[t] == "truncation"][:, 1] = True
-        step = Step(
-            obs=tag[..., None],
-            next_obs=tag[..., None] + 0.5,
-            rewards=tag,
-            raw_rewards=tag,
-            terminations=kinds[0],
-            truncations=kinds[1],
-            valid=np.ones((2, 2), dtype=bool),
-            episode_ends=kinds[0] | kinds[1],
-            episode_returns=tag,
-            episode_lengths=np.ones((2, 2), dtype=int),
-        )
-        replay.store(tag[..., None], tag[..., None] / 1000, step, scale=2.0)
+        obs, over = tag[..., None], kinds[0] | kinds[1]
+        step = Step(obs, obs + 0.5, tag, tag, *kinds, tag >= 0, over, tag, np.ones((2, 2), int))
+        replay.store(obs, obs / 1000, step, scale=2.0)
     return replay
 
 

@@ -224,9 +224,8 @@ def test_a_second_request_ends_a_run_at_once(
         os.kill(os.getpid(), signal.SIGINT)
         went_on.append(True)
 
-    config = small(seeds=(1,))
     with pytest.raises(KeyboardInterrupt):
-        module._train(config, recorder(tmp_path, config), train)
+        train_together("mine.py", train, PRESETS, ["--seeds=1", f"--out={tmp_path}"])
     assert bool(went_on) == goes_on
 
 
@@ -250,10 +249,9 @@ def test_seeds_that_a_gpu_cannot_hold_are_one_line(
 
     with_gpus(monkeypatch, 2)
     monkeypatch.setattr(torch.cuda, "get_device_name", lambda device: "GPU 1")
-    presets = {("classic", "paper"): Preset(config=small(), budgets={}, judged_by=None)}
     words = ["mine", "--seeds", "1-4", "--device", "cuda:1", f"--out={tmp_path}"]
     monkeypatch.setattr(sys, "argv", words)
-    assert run_main(lambda argv: train_together("mine.py", train, presets, argv)) == 2
+    assert run_main(lambda argv: train_together("mine.py", train, PRESETS, argv)) == 2
     (line,) = capsys.readouterr().err.splitlines()
     assert line.startswith("error: --device cuda:1 is out of memory, seeds in this process: 4; ")
     assert run_json(tmp_path, 4)["status"] == "failed"

@@ -29,19 +29,12 @@ FROM = f"--task-from={HERE}"
 
 def test_a_task_without_a_row_is_read_from_its_registration() -> None:
     """Time limit, kind of action and sizes: all that a row says."""
-    assert find_task(f"{HERE}:Tape-v0") == Task(
-        name=f"{HERE}:Tape-v0",
-        family="other",
-        simulator="gymnasium",
-        time_limit=8,
-        obs_size=3,
-        num_actions=3,
-    )
-    pulled = find_task(f"{HERE}:Pulled-v0")
-    assert (pulled.actions, pulled.obs_size, pulled.action_size) == ("continuous", 3, 2)
-    both = find_task(f"{HERE}:Both-v0")
-    assert (both.actions, both.obs_size, both.action_size) == ("hybrid", 3, 2)
-    assert (pulled.num_actions, both.num_actions) == (0, 3)
+    kinds = {"Tape": ("discrete", 0, 3), "Pulled": ("continuous", 2, 0), "Both": ("hybrid", 2, 3)}
+    facts: Any = {"family": "other", "simulator": "gymnasium", "time_limit": 8, "obs_size": 3}
+    for short, (kind, size, number) in kinds.items():
+        name, sizes = f"{HERE}:{short}-v0", {"action_size": size, "num_actions": number}
+        task = find_task(name)
+        assert (task, task.actions) == (Task(name=name, **facts, **sizes), kind)
 
 
 @pytest.mark.parametrize(

@@ -134,7 +134,7 @@ def test_plain_layers_are_those_of_their_table(
 
 
 def test_kernels_and_layers_are_drawn_by_their_own_schemes() -> None:
-    """cleanba's: kernels of `lecun_normal`, all else orthogonal with a gain."""
+    """cleanba's: kernels of `lecun_normal`, all else orthogonal with gains, each head's its own."""
     orthogonal: Any = {"scheme": "orthogonal", "gain": math.sqrt(2)}
     trunk = frames_trunk(A3C, 42, kernel_scheme="lecun_normal", **orthogonal)
     alike = frames_trunk(A3C, 42, **orthogonal)
@@ -145,6 +145,10 @@ def test_kernels_and_layers_are_drawn_by_their_own_schemes() -> None:
     assert kernel.abs().max() <= 2 * deviation / 0.8796
     columns = trunk.weights[0].detach()
     torch.testing.assert_close(columns.T @ columns, 2 * torch.eye(256), atol=1e-4, rtol=0)
+    norms = trunk.weights[-1].detach().norm(dim=0)
+    np.testing.assert_allclose(
+        norms, [gain for width, gain in HEADS for _ in range(width)], rtol=1e-5
+    )
 
 
 def test_a_layer_may_be_drawn_as_the_kernel_that_covers_its_input() -> None:
@@ -178,17 +182,6 @@ def test_heads_may_be_drawn_by_a_scheme_of_their_own() -> None:
     bound = last.abs().amax(0)
     assert (bound < math.sqrt(6 / (256 + 1))).all()
     assert (bound > 0.9 * math.sqrt(6 / (256 + 7))).all()
-
-
-def test_heads_have_gains_of_their_own() -> None:
-    """The last layer joins a policy of gain 0.01 and a value of gain 0.7; others have theirs."""
-    heads = [(3, 0.01), (1, 0.7)]
-    trunk = Trunk((4,), heads, generator(), hidden_sizes=(16, 16), gain=math.sqrt(2))
-    norms = trunk.weights[-1].detach().norm(dim=0)
-    np.testing.assert_allclose(norms, [0.01, 0.01, 0.01, 0.7], rtol=1e-5)
-    first, second = trunk.weights[0].detach(), trunk.weights[1].detach()
-    torch.testing.assert_close(first @ first.T, 2 * torch.eye(4), atol=1e-5, rtol=0)
-    torch.testing.assert_close(second @ second.T, 2 * torch.eye(16), atol=1e-5, rtol=0)
 
 
 @pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])

@@ -1,16 +1,16 @@
 """Stacks: many small networks, none of which knows of the others."""
 
-import copy
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from suite.nets.networks import FrameLayers, Trunk
 from suite.nets.perceptrons import Perceptron, Stack
 from tests.perceptrons import draw, linear, vector
+from tests.stand_in_gpu import DEVICE, installed, on_cpu
 
 SIZES, HEADS = (7, 16, 12), ((2, 0.1), (1, 0.5))
 FRAMES: dict[str, Any] = {
@@ -28,22 +28,18 @@ def perceptrons(num_seeds: int = 3, num_members: int = 4) -> list[list[Perceptro
     ]
 
 
-def joined(stack: Stack) -> Stack:
-    """Return the stack in a GPU's form, on the processor."""
-    found = copy.deepcopy(stack)
-    found.networks = nn.ModuleList([Perceptron.joined([*found.networks])])  # type: ignore[list-item]
-    found._is_joined = True
-    return found
-
-
-@pytest.mark.parametrize("on_gpu", [False, True])
-def test_every_member_is_a_plain_perceptron_of_its_own(on_gpu: bool) -> None:
+@pytest.mark.parametrize("device", ["cpu", DEVICE], ids=str)
+def test_every_member_is_a_plain_perceptron_of_its_own(
+    device: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Results, and gradients of weights and inputs, are those of `nn.Linear` and ReLU in turn."""
-    stack, inputs = Stack(perceptrons()), draw(0, 3, 8, 7).requires_grad_()
-    upstream = draw(1, 3, 4, 8, 3)
-    ours = joined(stack) if on_gpu else stack
-    outputs = ours(inputs)
-    of_inputs, *found = torch.autograd.grad(outputs, [inputs, *ours.parameters()], upstream)
+    stack, inputs, upstream = Stack(perceptrons()), draw(0, 3, 8, 7), draw(1, 3, 4, 8, 3)
+    with installed(monkeypatch):
+        ours, given = Stack(perceptrons(), device), inputs.to(device).requires_grad_()
+        results = [ours(given)]
+        sources = [given, *ours.parameters()]
+        results += torch.autograd.grad(results[0], sources, upstream.to(device))
+    outputs, of_inputs, *found = (on_cpu(each.detach()) for each in results)
     summed = torch.zeros_like(inputs)
     for s in range(3):
         for k in range(4):
@@ -55,7 +51,7 @@ def test_every_member_is_a_plain_perceptron_of_its_own(on_gpu: bool) -> None:
             summed[s] += of_rows
             place = 4 * s + k
             for i, theirs in enumerate(gradients):
-                our = found[i][place] if on_gpu else found[place * len(gradients) + i]
+                our = found[i][place] if device == DEVICE else found[place * len(gradients) + i]
                 torch.testing.assert_close(our, theirs.T if theirs.dim() == 2 else theirs)
     torch.testing.assert_close(of_inputs, summed)
 

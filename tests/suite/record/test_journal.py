@@ -307,42 +307,37 @@ def test_another_run_does_not_take_the_place_of_an_unfinished_one(tmp_path: Path
     assert tree(tmp_path) == before
 
 
-def test_a_run_in_other_circumstances_begins_anew(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Other sources, packages and processors would not give the same bytes."""
-    for name in ("sources", "versions"):
-        cut(tmp_path / name)
-        with monkeypatch.context() as patch:
-            patch.setattr(f"suite.base.hardware.{name}", lambda *agent: {"other.py": "one"})
-            assert Run(tmp_path / name).recorder.snapshot is None
-        assert f"differs in {name}" in capsys.readouterr().err
-        assert not (tmp_path / name / "seed-1" / "checkpoint").exists()
-
-
-def test_a_remark_in_a_file_of_settings_stops_no_run(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """What the run learns by is in its own configuration."""
-    cut(tmp_path)
-    sources = hardware.sources
-    monkeypatch.setattr(hardware, "sources", lambda agent: sources(agent) | {"sac.toml": "other"})
-    assert Run(tmp_path).recorder.snapshot is not None
-
-
 @pytest.mark.parametrize(
-    ("device", "fact", "fits"),
-    [("cpu", "processor", False), ("cpu", "gpu_driver", True), ("cuda", "gpu_driver", False)],
+    ("name", "change", "device", "differs"),
+    [
+        ("sources", {"other.py": "one"}, "cpu", "sources"),
+        ("sources", {"sac.toml": "one"}, "cpu", ""),  # settings are in the configuration
+        ("versions", {"torch": "3.0"}, "cpu", "versions"),
+        ("machine", {"processor": "another"}, "cpu", "processor"),  # which rounds otherwise
+        ("machine", {"gpu_driver": "another"}, "cpu", ""),
+        ("machine", {"gpu_driver": "another"}, "cuda", "processor"),
+    ],
 )
-def test_a_run_resumes_on_the_processors_it_began_on(
-    device: str, fact: str, fits: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_a_run_in_other_circumstances_begins_anew(
+    name: str,
+    change: dict[str, str],
+    device: str,
+    differs: str,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Generations of one name round otherwise; a GPU's driver matters to runs on the GPU alone."""
-    facts = hardware.machine()
-    monkeypatch.setattr(hardware, "machine", lambda device: facts)
+    """Where other code, packages or processors would give other bytes; else it goes on."""
+    machine, facts = (
+        hardware.machine(),
+        getattr(hardware, name)("cpu" if name != "versions" else ()),
+    )
+    monkeypatch.setattr(hardware, "machine", lambda device: machine)
     cut(tmp_path, device=device)
-    monkeypatch.setattr(hardware, "machine", lambda device: facts | {fact: "another"})
-    assert (Run(tmp_path, device=device).recorder.snapshot is not None) == fits
+    monkeypatch.setattr(hardware, name, lambda *_: facts | change)
+    assert (Run(tmp_path, device=device).recorder.snapshot is None) == bool(differs)
+    assert (f"differs in {differs}" in capsys.readouterr().err) == bool(differs)
+    assert (tmp_path / "seed-1" / "checkpoint").exists() != bool(differs)
 
 
 def test_a_run_goes_on_if_the_device_is_named_that_was_chosen(tmp_path: Path) -> None:
