@@ -59,11 +59,13 @@ def installs(*words: str) -> list[str]:
 
 
 @pytest.mark.parametrize("path", WORKFLOWS, ids=lambda path: path.name)
-def test_a_workflow_runs_pinned_actions_and_may_only_read(path: Path) -> None:
+def test_a_workflow_runs_and_installs_what_is_pinned_and_may_only_read(path: Path) -> None:
     """A tag can be moved to other code, a commit cannot; its version stands beside it."""
     text = path.read_text()
     for name, job in yaml.safe_load(text)["jobs"].items():  # `a: b` in a command is a mapping
         assert all(step.keys() & {"run", "uses"} for step in job["steps"]), name
+    for line in re.findall(r".*pip install .*", text):  # torch and our wheel bring no package
+        assert "--require-hashes" in line or "--no-deps" in line, line
     used = re.findall(r"uses: (.*)", text)
     assert used
     for action in used:
@@ -76,13 +78,6 @@ def test_a_workflow_runs_pinned_actions_and_may_only_read(path: Path) -> None:
         "site.yml": ["pages", "id-token"],
     }
     assert writes == may_write.get(path.name, [])
-
-
-@pytest.mark.parametrize("path", WORKFLOWS, ids=lambda path: path.name)
-def test_a_workflow_installs_what_was_pinned_by_its_hash(path: Path) -> None:
-    """But for torch and the project's own wheel, which bring no other package."""
-    for line in re.findall(r".*pip install .*", path.read_text()):
-        assert "--require-hashes" in line or "--no-deps" in line, line
 
 
 def test_another_index_gives_torch_and_nothing_else() -> None:

@@ -13,9 +13,9 @@ import numpy as np
 import pytest
 from torch import Tensor
 
-from suite import replay, session, step_replay, unrolls
+from suite import session
 from suite.base.errors import UsageError
-from tests.agents.trainings import SETTINGS, VARIANTS, fields, module_of, same, tiny, train
+from tests.agents.trainings import SETTINGS, VARIANTS, fields, module_of, same, tiny, train, watch
 from tests.golden import runner
 
 OTHER: dict[str, Any] = {
@@ -239,18 +239,8 @@ def test_the_memory_of_a_run_is_known(
     agent: str, changes: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """That of its replay, and no more than a run fills."""
-    made: list[Any] = []
-    for home, name in (
-        *((replay, name) for name in ("Replay", "HistoryReplay")),
-        *((step_replay, "StepReplay"), (unrolls, "UnrollReplay")),
-    ):
-        kind = getattr(home, name)
-        if getattr(module_of(agent), name, None) is kind:
-            monkeypatch.setattr(
-                module_of(agent),
-                name,
-                lambda *given, kind=kind: made.append(kind(*given)) or made[-1],
-            )
+    module, kinds = module_of(agent), ("Replay", "HistoryReplay", "StepReplay", "UnrollReplay")
+    made = [watch(module, monkeypatch, kind) for kind in kinds if hasattr(module, kind)]
 
     def stop(*_: Any, **__: Any) -> None:
         raise Stop
@@ -259,7 +249,7 @@ def test_the_memory_of_a_run_is_known(
     config = tiny(agent, **({"env_steps": 20_000} | changes))
     with pytest.raises(Stop):
         train(config, tmp_path)
-    (kept,) = made
+    ((*_, kept),) = (call for calls in made for call in calls)
     arrays = [*vars(kept).values(), *getattr(kept, "_outcomes", ())]
     size = sum(each.nbytes for each in arrays if isinstance(each, np.ndarray | Tensor))
     assert config.memory_bytes == pytest.approx(size, rel=0.02)

@@ -44,13 +44,8 @@ SETTINGS: dict[str, dict[str, Any]] = {
     | {"learning_rate": 3e-3, "initialisation": "orthogonal", "policy_head_gain": 1.0},
     "acer": UNROLLS | {"replay_start": 20},
     "acer_continuous": UNROLLS
-    | {
-        "task": "InvertedPendulum-v4",
-        "env_steps": 240,
-        "evaluation_interval": 120,
-        "log_interval": 60,
-    }
-    | {"evaluation_episodes": 1, "replay_ratio": 2.0, "replay_start": 20}
+    | {"task": "InvertedPendulum-v4", "env_steps": 240, "evaluation_interval": 120}
+    | {"log_interval": 60, "evaluation_episodes": 1, "replay_ratio": 2.0, "replay_start": 20}
     | {"advantage_hidden_sizes": (8, 8)},
 }
 """What makes a run short, by agent."""
@@ -101,7 +96,8 @@ def train(config: Any, directory: Path, **options: Any) -> tuple[Any, Recorder]:
     """Return what was learned under these settings, and the recorder, which has finished."""
     agent = type(config).__module__.split(".")[1]
     options = {"keeps_checkpoint": False} | options
-    recorder = Recorder(directory, {"agent": agent, "task": config.task}, config.seeds, **options)
+    run = {"agent": agent, "task": config.task, "config": dataclasses.asdict(config)}
+    recorder = Recorder(directory, run, config.seeds, **options)
     learner = module_of(agent).train(config, recorder)
     recorder.finish()
     return learner, recorder

@@ -135,14 +135,8 @@ def test_lives_games_and_scores_are_those_of_the_bare_emulator(
         score += points
         over = emulator.game_over()
         row = (step.raw_rewards, step.rewards, step.terminations, step.episode_ends)
-        assert [field.tolist() for field in row] == [
-            [[float(points)]],
-            [[float(np.sign(points))]],
-            [[ended]],
-            [[over]],
-        ]
-        assert step.episode_returns.tolist() == [[score]]
-        assert step.episode_lengths.tolist() == [[length]]
+        assert [field.item() for field in row] == [points, np.sign(points), ended, over]
+        assert (step.episode_returns.item(), step.episode_lengths.item()) == (score, length)
         lost += ended
         if over:
             games, score, length, ended = games + 1, 0, 0, False
