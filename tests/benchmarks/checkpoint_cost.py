@@ -6,6 +6,7 @@ Each agent trains with its paper's networks for a while and makes a checkpoint e
 Both costs are shares of the same run's time, so the speed of the machine cancels out.
 """
 
+import contextlib
 import sys
 import tempfile
 import time
@@ -15,6 +16,7 @@ from functools import wraps
 from importlib import import_module
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import numpy as np
 
@@ -67,8 +69,7 @@ def measure(agent: str, seconds: float) -> tuple[float, list[float], float]:
     saves: list[float] = []
     with tempfile.TemporaryDirectory() as folder:
         recorder = Recorder(Path(folder), {"agent": agent}, config.seeds, seconds / 20)
-        record, save = Journal.record, Journal.save
-        started = 0.0
+        record, started = Journal.record, 0.0
 
         def record_until_enough(journal: Journal, actions: np.ndarray) -> None:
             nonlocal started
@@ -77,14 +78,10 @@ def measure(agent: str, seconds: float) -> tuple[float, list[float], float]:
             if time.perf_counter() - started > seconds:
                 raise Enough
 
-        setattr(Journal, "record", _timed(record_until_enough, recording))  # noqa: B010
-        setattr(Journal, "save", _timed(save, saves))  # noqa: B010
-        try:
+        timed: Any = {"record": _timed(record_until_enough, recording)}
+        timed["save"] = _timed(Journal.save, saves)
+        with patch.multiple(Journal, **timed), contextlib.suppress(Enough):
             module.train(config, recorder)
-        except Enough:
-            pass
-        finally:
-            Journal.record, Journal.save = record, save
     return sum(recording), saves, time.perf_counter() - started - sum(saves)
 
 

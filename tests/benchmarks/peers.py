@@ -315,9 +315,17 @@ def ppo(name: str, num_unrolls: int, rows: int, flags: str) -> Comparison:
     )
 
 
+_OURS = "--task=HalfCheetah-v4 --learning-starts=500 --evaluation-interval=1000000"
 _SAC = "--env-id=HalfCheetah-v5 --learning-starts=500"
+_CLEANRL = "vwxyzjn/cleanrl", "cleanrl/sac_continuous_action.py", _SAC
+_LEANRL = "pytorch-labs/LeanRL", "leanrl/sac_continuous_action_torchcompile.py", f"{_SAC} --compile"
+_ACER = "--task=CartPole-v1"
 _PONG = "--suite=atari-7 --task=Pong-v5 --num-envs=16"
 _LIKE_A2C = f"{_PONG} --num-minibatches=1 --unroll-length=20 --convolutions=nature"
+_CARTPOLE = "--task=CartPole-v1 --no-normalise-observations --reward-normalisation=none"
+_CHEETAH = (
+    "--task=HalfCheetah-v4 --normalise-observations --reward-normalisation=discounted_returns"
+)
 _EQUAL = "--num-envs=8 --no-recompute-advantages --evaluation-rule=training"
 _PPO = f"{_EQUAL} --num-epochs=4 --num-minibatches=4 --unroll-length=128"
 _LONG_PPO = f"{_EQUAL} --num-epochs=10 --num-minibatches=32 --unroll-length=256"
@@ -326,48 +334,20 @@ COMPARISONS = {
         steps=1_500,
         one_core=True,
         contestants={
-            "encore": partial(
-                ours,
-                "sac",
-                "--task=HalfCheetah-v4 --learning-starts=500 --evaluation-interval=1000000 "
-                "--evaluation-episodes=1",
-                600,
-            ),
+            "encore": partial(ours, "sac", f"{_OURS} --evaluation-episodes=1", 600),
             "stable-baselines3": partial(stable_baselines3, "sac", 1, 600),
             "torchrl": partial(torchrl, 1, 600),
             "sbx": partial(sbx, "sac", 600),
-            "CleanRL": partial(
-                script, "vwxyzjn/cleanrl", "cleanrl/sac_continuous_action.py", _SAC, 600
-            ),
-            "LeanRL": partial(
-                script,
-                "pytorch-labs/LeanRL",
-                "leanrl/sac_continuous_action_torchcompile.py",
-                f"{_SAC} --compile",
-                600,
-            ),
+            "CleanRL": partial(script, *_CLEANRL, 600),
+            "LeanRL": partial(script, *_LEANRL, 600),
         },
     ),
-    "ppo-cartpole": ppo(
-        "cartpole",
-        *(40, 1_024),
-        f"--task=CartPole-v1 {_PPO} --no-normalise-observations --reward-normalisation=none",
-    ),
-    "ppo-halfcheetah": ppo(
-        "halfcheetah",
-        *(6, 2_048),
-        f"--task=HalfCheetah-v4 {_LONG_PPO} --normalise-observations "
-        "--reward-normalisation=discounted_returns",
-    ),
+    "ppo-cartpole": ppo("cartpole", 40, 1_024, f"{_CARTPOLE} {_PPO}"),
+    "ppo-halfcheetah": ppo("halfcheetah", 6, 2_048, f"{_CHEETAH} {_LONG_PPO}"),
     "a2c-cartpole": Comparison(
         steps=160_000,
         contestants={
-            "encore": partial(
-                ours,
-                "a2c",
-                "--task=CartPole-v1 --no-normalise-observations --reward-normalisation=none",
-                16_000,
-            ),
+            "encore": partial(ours, "a2c", _CARTPOLE, 16_000),
             "stable-baselines3": partial(stable_baselines3, "a2c-cartpole", 1, 1_600),
         },
     ),
@@ -375,9 +355,7 @@ COMPARISONS = {
         f"acer-cartpole-{ratio}": Comparison(
             steps=40_000,
             contestants={
-                "encore": partial(
-                    ours, "acer", f"--task=CartPole-v1 --replay-ratio={ratio}", 4_000
-                ),
+                "encore": partial(ours, "acer", f"{_ACER} --replay-ratio={ratio}", 4_000),
                 "pfrl": partial(pfrl, ratio, 10, 1_000),
             },
         )

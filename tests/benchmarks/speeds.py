@@ -25,6 +25,7 @@ from functools import partial
 from importlib import import_module
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import numpy as np
 
@@ -109,7 +110,7 @@ def _speed(first: tuple[float, int], last: tuple[float, int]) -> float:
 
 def train(agent: str, config: Any, meter: Meter, age: Callable[[], float] = time.time) -> None:
     """Train in this process, which is of an `age`, until a meter has seen enough."""
-    kept = Recorder.log, Session.evaluate_if_due, Journal.resume
+    resume = Journal.resume
 
     def log(recorder: Recorder, env_steps: int, num_updates: int, *columns: object) -> None:
         meter.log(env_steps)
@@ -120,15 +121,17 @@ def train(agent: str, config: Any, meter: Meter, age: Callable[[], float] = time
 
     def resume_at(journal: Journal, *numbers: int | float) -> tuple[Any, ...]:
         meter.first_step_at = age()
-        return kept[-1](journal, *numbers)
+        return resume(journal, *numbers)
 
-    Recorder.log, Session.evaluate_if_due, Journal.resume = log, evaluate, resume_at  # type: ignore[method-assign]
-    try:
-        with tempfile.TemporaryDirectory() as folder, contextlib.suppress(Enough):
-            recorder = Recorder(Path(folder), {"agent": agent}, config.seeds, 1e9)
-            import_module(f"agents.{agent}").train(config, recorder)
-    finally:
-        Recorder.log, Session.evaluate_if_due, Journal.resume = kept  # type: ignore[method-assign]
+    with (
+        patch.object(Recorder, "log", log),
+        patch.object(Journal, "resume", resume_at),
+        patch.object(Session, "evaluate_if_due", evaluate),
+        tempfile.TemporaryDirectory() as folder,
+        contextlib.suppress(Enough),
+    ):
+        recorder = Recorder(Path(folder), {"agent": agent}, config.seeds, 1e9)
+        import_module(f"agents.{agent}").train(config, recorder)
 
 
 def warm_config(config: Any, **changes: Any) -> Any:
@@ -249,20 +252,12 @@ def main(argv: Sequence[str]) -> int:
     parser.add_argument("--device", default="cpu", help="cpu (default) or cuda")
     parser.add_argument("--seconds", type=float, default=10.0, help="of learning, each")
     parser.add_argument("--note", default="", help="what else the machine did")
-    parser.add_argument(
-        "--busy",
-        action="store_true",
-        help="count processor time: other programs run on this machine meanwhile",
-    )
-    parser.add_argument(
-        "--published",
-        action="store_true",
-        help="measure nothing: take what the table lacks from the records of published runs",
-    )
+    text = "count processor time: other programs run on this machine meanwhile"
+    parser.add_argument("--busy", action="store_true", help=text)
+    text = "measure nothing: take what the table lacks from the records of published runs"
+    parser.add_argument("--published", action="store_true", help=text)
     parser.add_argument("--one", nargs=4, help="measure in this process and print the row")
-    parser.add_argument(
-        "--started", type=float, default=0.0, help="with --one: when it was started"
-    )
+    parser.add_argument("--started", type=float, default=0.0, help="with --one: when it began")
     options = parser.parse(argv)
     if options.one:
         agent, suite, source, task = options.one
