@@ -9,14 +9,7 @@ import torch
 
 from agents import a2c
 from suite.unroll_session import columns_of, explained_variance
-from tests.agents.trainings import (
-    CONTROL,
-    CPU,
-    SWINGING,
-    outputs_of,
-    random_transitions,
-    tiny,
-)
+from tests.agents.trainings import CONTROL, CPU, SWINGING, outputs_of, random_transitions, tiny
 from tests.perceptrons import draw
 
 TINY = tiny("a2c")

@@ -163,9 +163,7 @@ FROM_REPLAY: dict[str, Any] = {"lstm_size": 5, "activation": "tanh", "statistics
 
 
 @pytest.mark.parametrize(
-    ("settings", "carried"),
-    [*((each, True) for each in UPDATES), (FROM_REPLAY, False)],
-    ids=str,
+    ("settings", "carried"), [*((each, True) for each in UPDATES), (FROM_REPLAY, False)], ids=str
 )
 def test_an_update_is_what_the_equations_say(settings: dict[str, Any], carried: bool) -> None:
     """Gradient, diagnostics and the average policy, in float64, with ends inside the unroll."""

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -139,23 +140,15 @@ def test_a_saved_policy_scores_what_its_last_evaluation_says(
     drawn = config.evaluation_rule == "sampled"
     generator = stream(seed, "evaluation actions", env_steps) if drawn else None
     noted: dict[str, Any] = {}
-
-    class Memory:
-        """Passes on what a recurrent policy is told."""
-
-        forget = staticmethod(policy.reset)
-
-        @staticmethod
-        def note(rewards: np.ndarray, starts: np.ndarray) -> None:
-            noted.update(rewards=rewards, starts=starts)
-
+    told: Any = SimpleNamespace(forget=policy.reset)
+    told.note = lambda rewards, starts: noted.update(rewards=rewards, starts=starts)
     scores = evaluate(
         config.find_task(),
         lambda obs: policy.act(obs, generator, **noted),
         config.seeds,
         env_steps,
         episodes=config.evaluation_episodes,
-        memory=Memory() if policy.memory else None,
+        memory=told if policy.memory else None,
     )
     assert row.tolist()[-config.evaluation_episodes :] == scores[0].tolist()
 

@@ -135,10 +135,7 @@ def on_copies(step: Callable[..., Any], *_: Any) -> Callable[..., Any]:
     return lambda *inputs: step(*tree_map_only(Tensor, torch.clone, inputs))
 
 
-@pytest.mark.parametrize(
-    ("agent", "name", "changes"),
-    [*by_agent(CHANGED), MIXED],
-)
+@pytest.mark.parametrize(("agent", "name", "changes"), [*by_agent(CHANGED), MIXED])
 def test_an_agent_learns_on_a_gpu_what_it_learns_on_the_cpu(
     agent: str, name: str, changes: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -75,8 +75,7 @@ class Tape:
 
 @pytest.mark.usefixtures("unchecked")
 @pytest.mark.parametrize(
-    "name",
-    [pytest.param(name, marks=[pytest.mark.long] * ("frames" in name)) for name in CASES],
+    "name", [pytest.param(name, marks=[pytest.mark.long] * ("frames" in name)) for name in CASES]
 )
 def test_all_sides_see_observations_standardised_by_those_acted_on(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -1,6 +1,7 @@
 """Scores: the first episode of fresh environments, whatever happened before."""
 
 from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -66,15 +67,9 @@ def test_every_evaluation_has_environments_of_its_own(
 def test_a_memory_hears_the_rewards_and_where_episodes_begin() -> None:
     """It begins empty, and hears of every step: an ignored action has no reward."""
     heard: list[Any] = []
-
-    class Memory:
-        def forget(self) -> None:
-            heard.append("forget")
-
-        def note(self, rewards: np.ndarray, starts: np.ndarray) -> None:
-            heard.append((rewards.copy(), starts.copy()))
-
-    scores = evaluate(CARTPOLE, lean, [3], 1000, episodes=5, memory=Memory())
+    memory: Any = SimpleNamespace(forget=lambda: heard.append("forget"))
+    memory.note = lambda rewards, starts: heard.append((rewards.copy(), starts.copy()))
+    scores = evaluate(CARTPOLE, lean, [3], 1000, episodes=5, memory=memory)
     assert heard[0] == "forget"
     rewards, starts = (np.stack(each) for each in zip(*heard[1:], strict=True))
     assert len(rewards) == scores.max()

@@ -73,10 +73,7 @@ def test_a_missing_package_is_named_before_a_folder_is_made(
 
 @pytest.mark.parametrize(
     ("agent", "task", "flags"),
-    [
-        (a2c, "Tape-v0", []),
-        (sac, "Pulled-v0", ["--learning-starts=50", "--evaluation-episodes=1"]),
-    ],
+    [(a2c, "Tape-v0", []), (sac, "Pulled-v0", ["--learning-starts=50", "--evaluation-episodes=1"])],
 )
 def test_a_run_finds_its_task_again(
     agent: Any, task: str, flags: list[str], tmp_path: Path

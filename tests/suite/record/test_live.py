@@ -143,10 +143,7 @@ def test_a_run_that_is_drawn_has_the_bytes_of_one_that_is_not(
 
 @pytest.mark.long
 def test_an_error_in_drawing_is_said_once_and_the_run_goes_on(
-    plain: Path,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
+    plain: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """With the run's bytes and status."""
 

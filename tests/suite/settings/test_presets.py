@@ -136,11 +136,8 @@ def test_a_setting_has_the_type_of_its_field(
 
 def test_task_and_protocol_are_said_once(tmp_path: Path) -> None:
     """A preset whose configuration has another protocol than itself would mix two games."""
-    text = 'task = "Pong-v5"\nprotocol = "sticky"\n' + PLAIN.replace(
-        "[suites.mujoco]", "[suites.x]"
-    )
-    text = text[: text.index("[suites.x]")].replace("Hopper-v4", "Pong-v5")
-    text += '[suites.atari]\ndefault = "agent"\n'
+    facts = PLAIN[: PLAIN.index("[suites.mujoco]")].replace("Hopper-v4", "Pong-v5")
+    text = f'task = "Pong-v5"\nprotocol = "sticky"\n{facts}[suites.atari]\ndefault = "agent"\n'
     preset = read_presets("agent", Config, write(tmp_path, text))["atari", "somebody"]
     assert preset.config == Config(task="Pong-v5", protocol="sticky", gamma=0.9)
     assert preset.protocol == "sticky"
@@ -256,9 +253,8 @@ def test_an_agent_without_a_file_has_its_defaults(tmp_path: Path) -> None:
     preset = presets["classic", "defaults"]
     assert preset.config == sac.Config(task=preset.tasks[0])
     assert (preset.judged_by, "CartPole-v1" in preset.tasks) == (None, False)
-    assert (
-        "CartPole-v1" in read_presets("my_a2c", a2c.Config, tmp_path)["classic", "defaults"].tasks
-    )
+    of_a2c = read_presets("my_a2c", a2c.Config, tmp_path)
+    assert "CartPole-v1" in of_a2c["classic", "defaults"].tasks
 
 
 def test_a_copy_says_which_of_its_defaults_a_preset_replaces() -> None:
@@ -291,13 +287,8 @@ def test_a_task_or_a_suite_alone_is_trained_by_its_preset(agent: str) -> None:
     suites = {suite for suite, _ in presets}
     home = {task: suite for suite in [*SUITES][::-1] for task in find_suite(suite)}
     tasks = ("Pong-v5", "Hopper-v4", "Reacher-v4", "Ant-v4", "Alien-v5")
-    assert [home[task] for task in tasks] == [
-        "atari-7",
-        "mujoco",
-        "mujoco-small",
-        "mujoco",
-        "atari",
-    ]
+    expected = ["atari-7", "mujoco", "mujoco-small", "mujoco", "atari"]
+    assert [home[task] for task in tasks] == expected
     for (suite, source), preset in presets.items():
         members = preset.tasks or find_suite(suite)
         config, _ = read_command_line(presets, ["--suite", suite, "--like", source], agent="x")
@@ -322,10 +313,9 @@ def test_no_run_outlasts_its_learning_rate_by_default(agent: str) -> None:
     """What nobody asked for would be trained at rate 0; no budget does so at all."""
     presets = read_presets(agent, importlib.import_module(f"agents.{agent}").Config)
     for (_, source), preset in presets.items():
-        budgets = preset.budgets.values()
-        lengths = [
-            steps for each in budgets for steps in (each.env_steps, *each.env_steps_of.values())
-        ]
+        lengths = list[int]()
+        for budget in preset.budgets.values():
+            lengths += [budget.env_steps, *budget.env_steps_of.values()]
         if (agent, source) not in LONGER_THAN_THE_RATE:
             lengths.append(preset.config.env_steps)
         horizon = preset.config.learning_rate_decay_steps
