@@ -1,7 +1,4 @@
-"""Numbers that are none, in each agent: found within one log interval.
-
-They are injected where they would arise: into the simulator's rewards and the weights.
-"""
+"""What is no number, in rewards or in weights, is found by each agent within a log interval."""
 
 import re
 from pathlib import Path

@@ -59,10 +59,7 @@ class Enough(Exception):
 
 
 def processor_time(cores: int) -> float:
-    """Return nearly the seconds that would have passed if nothing else ran on this machine.
-
-    It is the processor time; with two cores, of the busier one, where the other threads act.
-    """
+    """Return the seconds that would have passed alone: of the processor, or of its busier core."""
     learning = time.thread_time()
     acting = time.process_time() - learning
     return learning + acting if cores == 1 else max(learning, acting)
@@ -173,11 +170,7 @@ def measure(agent: str, suite: str, source: str, task: str, options: argparse.Na
 
 
 def published(table: Sequence[Speed]) -> Iterator[Speed]:
-    """Yield the mean speeds of published runs, which trained side by side as in any plan.
-
-    Args:
-        table: rows of this tool; start and memory, which a record does not tell, are their medians.
-    """
+    """Yield the mean speeds of published runs; start and memory are medians of a table's rows."""
     for folder in sorted({run.parent for run in PUBLISHED.glob("*/*/*/seed-*")}):
         runs = sorted(folder.glob("seed-*"))
         record = json.loads((runs[0] / "run.json").read_bytes())

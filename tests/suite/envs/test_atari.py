@@ -51,11 +51,7 @@ def ale_vector(rom: str, env: VectorEnv) -> Any:
 
 
 def games_in_common(env: VectorEnv, other: Any, actions: np.ndarray) -> tuple[int, float]:
-    """Play `actions`, `[T, N]`, in both, and compare every row but for the tolerances above.
-
-    Returns:
-        The number of games that ended, and the points that changed hands.
-    """
+    """Play `actions`, `[T, N]`, in both and compare rows; return ended games, and points."""
     age = np.zeros(env.num_envs, dtype=np.int64)
     ended, points_seen = 0, 0.0
     for number, row in enumerate(actions):

@@ -1,7 +1,4 @@
-"""gymnasium behind the adapter, where it differs from envpool, and tasks without a row.
-
-What both simulators have in common is tested in `test_vector_env.py`.
-"""
+"""gymnasium behind the adapter, where it differs from envpool, and tasks without a row."""
 
 import sys
 from pathlib import Path

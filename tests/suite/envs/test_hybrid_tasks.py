@@ -29,10 +29,7 @@ def towards_the_centre(obs: np.ndarray) -> np.ndarray:
 
 
 def scores(choices: np.ndarray) -> np.ndarray:
-    """Return every claw's score if it moves straight to the prize by these choices, `[T, 40]`.
-
-    The last one is a drop.
-    """
+    """Return the scores of forty claws that go straight to the prize by choices, `[T, 40]`."""
     env, steps = VectorEnv(CLAW, ENV_SEEDS), []
     env.reset()
     for chosen in choices:
@@ -69,11 +66,7 @@ def test_who_sees_the_claw_reaches_exactly_the_optimum() -> None:
 
 
 def test_no_plan_is_better_and_no_single_plan_reaches_it() -> None:
-    """Every claw's best of all plans of eight moves is 0.7; the best for all alike scores 0.6.
-
-    Moves straight to the centre are the best that a plan can make: each shortens a distance by all
-    that it can, and a drop pays for nothing else.
-    """
+    """Every claw's best of all plans of eight moves is 0.7; the best for all alike scores 0.6."""
     table = np.array([scores(choices_of(plan)) for plan in every_plan(8)])
     np.testing.assert_allclose(table.max(axis=0), 0.7, atol=1e-6)
     assert table.mean(axis=1).max() == pytest.approx(0.6, abs=1e-6)
