@@ -73,6 +73,7 @@ def train(config: Any, directory: Path) -> Recorder:
 
 
 def test_every_agent_has_a_run_that_is_cut() -> None:
+    """A new agent needs one."""
     assert set(CONFIGS) == set(AGENTS)
 
 

@@ -64,6 +64,7 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Trained
 
 
 def test_every_agent_is_held_to_the_contract() -> None:
+    """Each has settings of a short run, and golden runs."""
     assert set(SETTINGS) == set(RUNS) == set(agents.AGENTS)
 
 

@@ -127,6 +127,7 @@ def felt(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Any]:
 
 
 def test_every_setting_has_another_value_above() -> None:
+    """A new setting needs one, by which its effect is tested."""
     assert {name for _, name in CASES} == OTHER.keys()
 
 
@@ -204,6 +205,7 @@ REFUSED: list[tuple[str, dict[str, Any], str]] = [
 def test_settings_that_contradict_each_other_are_refused(
     agent: str, changes: dict[str, Any], named: str
 ) -> None:
+    """The line names what is wrong, before anything begins."""
     with pytest.raises(UsageError, match=named):
         tiny(agent, **changes)
 

@@ -145,6 +145,7 @@ WRONG: dict[str, list[Any]] = {
 
 @pytest.mark.parametrize("name", WRONG)
 def test_a_wrong_argument_is_refused_by_name(name: str) -> None:
+    """Whatever is wrong: its shape, its type or its size."""
     columns = {each: torch.zeros(5, 4) for each in ("discounts", "rewards", "values", "trace_mask")}
     logits = {f"{who}_policy_logits": torch.zeros(5, 4, 3) for who in ("behaviour", "target")}
     right = {**columns, **logits, "bootstrap_value": torch.zeros(4)}

@@ -211,6 +211,7 @@ def test_epochs_end_with_the_update_that_finds_the_policy_too_far(
 def test_the_clip_falls_with_the_learning_rate(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """In proportion to it, down to 0."""
     updates = watch(ppo, monkeypatch)
     config = tiny("ppo", decay_clip=True, learning_rate_decay_steps=200, evaluation_rule="training")
     train(config, tmp_path)

@@ -179,6 +179,7 @@ def test_a_bound_of_the_log_temperature_is_kept(tmp_path: Path) -> None:
 def test_the_warm_up_draws_every_action_as_often(
     scripted: type[ScriptedEnv], tmp_path: Path
 ) -> None:
+    """Before there is anything to prefer."""
     seen: list[np.ndarray] = []
     scripted.spaces = Spaces((1,), 3)
     scripted.reward = staticmethod(lambda actions: seen.append(actions.copy()) or actions * 0.0)

@@ -99,6 +99,7 @@ def test_json_that_is_nested_too_deeply_or_too_long_is_not_read(
 
 
 def test_a_file_larger_than_the_memory_is_refused_unread(tmp_path: Path) -> None:
+    """No memory is taken for it."""
     with open(tmp_path / "policy.safetensors", "wb") as file:
         file.truncate(2**42)  # all holes
     with pytest.raises(ValueError, match="more than 1 KiB"):
