@@ -12,7 +12,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +26,6 @@ from suite.envs.vector_env import Step, VectorEnv
 from suite.record.journal import Journal
 from suite.record.recorder import Recorder
 from suite.settings.command_line import run_main
-from tests.agents import trainings
 from tests.agents.trainings import module_of, tiny
 from tests.runs import Killed, flags, repeatable, run_json, tree
 
@@ -66,10 +65,13 @@ def those(*agents: str) -> list[Any]:
 
 
 def train(config: Any, directory: Path) -> Recorder:
-    """Return the recorder of a run that keeps its best policy, and its checkpoint."""
-    options = {"checkpoint_seconds": 1e9, "keeps_checkpoint": True}
+    agent = type(config).__module__.removeprefix("agents.")
+    run = {"agent": agent, "task": config.task, "config": asdict(config)}
     keeps_best = config.evaluation_rule != "training"
-    return trainings.train(config, directory, **options, keeps_best=keeps_best)[1]
+    recorder = Recorder(directory, run, config.seeds, 1e9, keeps_best=keeps_best)
+    module_of(agent).train(config, recorder)
+    recorder.finish()
+    return recorder
 
 
 def test_every_agent_has_a_run_that_is_cut() -> None:

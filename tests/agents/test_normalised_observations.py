@@ -28,13 +28,6 @@ CASES: dict[str, dict[str, Any]] = {
 """Settings by agent."""
 
 
-def modes_of(network: Any, obs: Tensor) -> Tensor:
-    """Return the actions that a policy prefers."""
-    if hasattr(network, "policy"):
-        return network.policy(obs).means.clamp(-1, 1)
-    return outputs_of(network, obs)[0].argmax(-1)
-
-
 class Tape:
     """Keeps raw observations of training, and standardises in float64 by those acted on."""
 
@@ -106,7 +99,10 @@ def test_all_sides_see_observations_standardised_by_those_acted_on(
     folder = recorder.seed_directories[0]
     policy, obs = load_policy(folder), 2 * np.concatenate(tape.obs).astype(np.float32)
     seen = torch.from_numpy(tape.standardised(obs, end)).float()
-    modes = modes_of(learner.network, seen).detach()
+    if name == "acer_continuous":
+        modes = learner.network.policy(seen).means.detach().clamp(-1, 1)
+    else:
+        modes = outputs_of(learner.network, seen)[0].argmax(-1)
     np.testing.assert_allclose(policy.act(obs), modes, rtol=1e-4, atol=1e-5)
 
     evaluations = pd.read_csv(folder / "evaluations.csv")

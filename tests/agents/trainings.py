@@ -96,8 +96,7 @@ def train(config: Any, directory: Path, **options: Any) -> tuple[Any, Recorder]:
     """Return what was learned under these settings, and the recorder, which has finished."""
     agent = type(config).__module__.split(".")[1]
     options = {"keeps_checkpoint": False} | options
-    run = {"agent": agent, "task": config.task, "config": dataclasses.asdict(config)}
-    recorder = Recorder(directory, run, config.seeds, **options)
+    recorder = Recorder(directory, {"agent": agent, "task": config.task}, config.seeds, **options)
     learner = module_of(agent).train(config, recorder)
     recorder.finish()
     return learner, recorder

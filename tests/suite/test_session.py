@@ -37,11 +37,6 @@ def recorder(folder: Path, config: Config, agent: str = "mine") -> Recorder:
     return Recorder(folder, {"agent": agent, "task": config.task}, config.seeds)
 
 
-def session(folder: Path, stride: int = 10, config: Config | None = None, **rest: Any) -> Session:
-    config = config or small()
-    return Session(config, recorder(folder, config), stride, **rest)
-
-
 def columns(folder: Path, seed: int, name: str) -> list[int]:
     """Return the first column of a table."""
     text = (folder / f"seed-{seed}" / name).read_text()
@@ -67,7 +62,8 @@ def test_each_multiple_is_met_once_and_the_last_stride_always(
     """Of both intervals, also where ignored actions make a stride gain less; and no stride more."""
     monkeypatch.setattr(module, "evaluate", lambda *_, **__: np.zeros((2, 3)))
     config, rng = small(), np.random.default_rng(stride)
-    ours = session(tmp_path, stride, config)
+    run = recorder(tmp_path, config)
+    ours = Session(config, run, stride)
     steps, logged, env_steps = [], [], 0
     while ours.goes_on(env_steps):
         gained = int(rng.integers(0, stride + 1)) if ignored else stride
@@ -79,7 +75,7 @@ def test_each_multiple_is_met_once_and_the_last_stride_always(
     assert steps[-1] <= 100 < steps[-1] + stride
     assert set(logged) == first_at_or_beyond(config.log_interval, steps)
     assert len(logged) == len(set(logged))
-    ours._recorder.flush()
+    run.flush()
     scored = [steps[i] for i in sorted(first_at_or_beyond(config.evaluation_interval, steps))]
     for seed in config.seeds:
         assert columns(tmp_path, seed, "evaluations.csv") == scored
@@ -87,10 +83,11 @@ def test_each_multiple_is_met_once_and_the_last_stride_always(
 
 def test_a_run_goes_on_until_its_last_seed_has_diverged(tmp_path: Path) -> None:
     """Steps of seeds that have nothing left to learn would be wasted."""
-    ours = session(tmp_path, 10)
-    log(ours._recorder, 10, [math.nan, 1.0])
+    run = recorder(tmp_path, small())
+    ours = Session(small(), run, 10)
+    log(run, 10, [math.nan, 1.0])
     assert ours.goes_on(10)
-    log(ours._recorder, 20, [math.nan, math.nan])
+    log(run, 20, [math.nan, math.nan])
     assert not ours.goes_on(20)
 
 
