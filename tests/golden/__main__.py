@@ -1,12 +1,12 @@
-"""Compare today's bytes with the stored checksums; see `test_golden.py`.
+"""Store the checksums of today's bytes, with which `test_golden.py` compares later ones.
 
-    python -m tests.golden                       # all agents
-    python -m tests.golden --agent a2c --update  # store the checksums of today's bytes of one
+    python -m tests.golden --update              # of all agents
+    python -m tests.golden --agent a2c --update  # of one
 
 `golden.json` keeps, for every agent, the checksums of the behaviour that its file names by
-`BEHAVIOUR`. `--update` stores other bytes for a higher number alone. Under the same number it
-stores new runs, if the old ones give the same bytes, and the checksums on a processor without any,
-if the agent's code is committed. The exit status is 1 where bytes differ.
+`BEHAVIOUR`. Other bytes are stored for a higher number alone. Under the same number new runs are
+stored, if the old ones give the same bytes, and the checksums on a processor without any, if the
+agent's code is committed. The exit status is 1 where bytes differ.
 """
 
 import argparse
@@ -30,29 +30,11 @@ def main(argv: Sequence[str]) -> int:
     """Do as the command line says."""
     parser = argparse.ArgumentParser(prog="python -m tests.golden", description=__doc__)
     parser.add_argument("--agent", choices=RUNS, nargs="+", default=list(RUNS))
-    parser.add_argument("--run", nargs="+", default=[], help="names of runs; default: all")
-    parser.add_argument("--update", action="store_true", help="store today's checksums")
+    parser.add_argument("--update", action="store_true", required=True)
     options = parser.parse_args(argv)
-    if options.update and options.run:
-        raise UsageError("--update stores all runs: leave out --run")
-    if options.update:
-        for agent in options.agent:
-            trees.number_of(agent)
-    is_same = True
     for agent in options.agent:
-        is_same &= update(agent) if options.update else check(agent, options.run)
-    return int(not is_same)
-
-
-def check(agent: str, only: Sequence[str]) -> bool:
-    """Return whether the runs give the bytes of the agent's number, as far as they are stored."""
-    trees.check_stored(agent)
-    runs = trees.stored_runs(agent, only)
-    theirs = {name: sums for name, sums in trees.checksums(agent).items() if name in runs}
-    if not theirs:
-        print(f"{agent}: {trees.MISSING}; --update stores them")
-        return True
-    return compare(agent, theirs, {name: runs[name] for name in theirs})
+        trees.number_of(agent)
+    return int(not all([update(agent) for agent in options.agent]))
 
 
 def compare(agent: str, theirs: trees.Checksums, runs: trees.Orders) -> bool:
