@@ -16,7 +16,6 @@ from suite.base.errors import UsageError
 from suite.base.files import (
     NO_SPACE,
     append,
-    extent,
     open_inside,
     read_json,
     read_plain,
@@ -171,15 +170,3 @@ def test_json_without_a_standard_meaning_is_refused(number: float, tmp_path: Pat
     with pytest.raises(ValueError, match="not JSON compliant"):
         write_json(path, {"loss": number})
     assert json.loads(path.read_text()) == {"loss": 1.0}
-
-
-def test_an_extent_is_the_beginning_of_a_file(tmp_path: Path) -> None:
-    """What was appended since does not count; what was lost does."""
-    path = tmp_path / "episodes.csv"
-    path.write_bytes(b"a\n1\n")
-    known = extent(path)
-    path.write_bytes(b"a\n1\n2\n")
-    assert extent(path, known[0]) == known
-    assert extent(path) != known
-    path.write_bytes(b"a\n1")
-    assert extent(path, known[0]) != known
