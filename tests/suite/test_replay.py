@@ -45,8 +45,9 @@ def history(num_steps: int, capacity: int, ends: dict[int, str]) -> HistoryRepla
         kinds = [np.zeros((2, 2), dtype=bool) for _ in range(2)]
         if t in ends:
             kinds[ends[t] == "truncation"][:, 1] = True
-        obs, over = tag[..., None], kinds[0] | kinds[1]
-        step = Step(obs, obs + 0.5, tag, tag, *kinds, tag >= 0, over, tag, np.ones((2, 2), int))
+        obs, ages, (ended, stopped) = tag[..., None], np.ones((2, 2), int), kinds
+        flags = (ended, stopped, tag >= 0, ended | stopped)
+        step = Step(obs, obs + 0.5, tag, tag, *flags, tag, ages)
         replay.store(obs, obs / 1000, step, scale=2.0)
     return replay
 

@@ -29,9 +29,10 @@ def test_a_task_without_a_row_is_read_from_its_registration() -> None:
     kinds = {"Tape": ("discrete", 0, 3), "Pulled": ("continuous", 2, 0), "Both": ("hybrid", 2, 3)}
     facts: Any = {"family": "other", "simulator": "gymnasium", "time_limit": 8, "obs_size": 3}
     for short, (kind, size, number) in kinds.items():
-        name, sizes = f"{HERE}:{short}-v0", {"action_size": size, "num_actions": number}
+        name = f"{HERE}:{short}-v0"
         task = find_task(name)
-        assert (task, task.actions) == (Task(name=name, **facts, **sizes), kind)
+        assert task == Task(name=name, action_size=size, num_actions=number, **facts)
+        assert task.actions == kind
 
 
 @pytest.mark.parametrize(
