@@ -51,7 +51,7 @@ from suite.base.noise import normal, stacked
 from suite.base.randomness import stream
 from suite.envs.vector_env import Spaces
 from suite.graphs import as_graph
-from suite.nets.perceptrons import Perceptron, Stack, weight_norms
+from suite.nets.perceptrons import Ensemble, Perceptron, weight_norms
 from suite.policy import Policy, config_of, for_one_seed
 from suite.record.recorder import Recorder
 from suite.replay import Batch, Replay
@@ -207,10 +207,10 @@ def split_outputs(
 class Learner:
     """Networks, temperatures and optimisers of S seeds."""
 
-    actor: Stack
+    actor: Ensemble
     """Means and log standard deviations side by side, `[S, 1, B, 2 A]`."""
-    critics: Stack
-    target_critics: Stack
+    critics: Ensemble
+    target_critics: Ensemble
     log_alpha: Tensor  # [S]
     actor_optimiser: Adam
     critic_optimiser: Adam
@@ -234,7 +234,7 @@ def make_learner(config: Config, obs_size: int, action_size: int, device: torch.
         draw = partial(Perceptron.drawn, stream(seed, "initial weights"), scheme=scheme, gain=gain)
         actors.append([draw(sizes, policy_heads)])
         critics.append([draw(pair_sizes, [(1, gain)]) for _ in range(config.num_critics)])
-    actor, online = Stack(actors, device), Stack(critics, device)
+    actor, online = Ensemble(actors, device), Ensemble(critics, device)
     initial = -math.inf if config.initial_alpha == 0 else math.log(config.initial_alpha)
     log_alpha = torch.full((len(config.seeds),), initial, device=device, requires_grad=True)
     on_gpu = device.type == "cuda"
@@ -318,7 +318,7 @@ def _update_actor(
     return {"actor_loss": losses.detach(), "entropy": entropy, "alpha": alpha}
 
 
-def policy_of(actor: Stack, config: Config, action_size: int) -> Act:
+def policy_of(actor: Ensemble, config: Config, action_size: int) -> Act:
     """Return a function from S seeds' observations `[S, N, O]` to actions in [-1, 1], `[S, N, A]`.
 
     Given each seed's stream of noise, it draws from the policies; otherwise it returns the modes.
@@ -348,7 +348,7 @@ ACTING = ("log_std_min", "log_std_max", "log_std_bound")
 def load(weights: Mapping[str, Tensor], description: Mapping[str, Any]) -> Policy:
     """Rebuild the policy of one seed from the weights and description that `train` saved."""
     config, spaces = config_of(Config, description, ACTING), Spaces.from_json(description)
-    actor = Stack([[Perceptron.from_weights(weights)]])
+    actor = Ensemble([[Perceptron.from_weights(weights)]])
     decide = for_one_seed(policy_of(actor, config, spaces.num_outputs))
     return Policy(config.find_task(), spaces, decide)
 

@@ -97,8 +97,8 @@ from suite.base.noise import choose, noise_or_none, normal
 from suite.base.randomness import stream
 from suite.envs.vector_env import Spaces, Step
 from suite.nets.gaussian import truncated_log_density
-from suite.nets.perceptrons import Perceptron, Stack, weight_norms
-from suite.nets.recurrence import StackMemory
+from suite.nets.perceptrons import Ensemble, Perceptron, weight_norms
+from suite.nets.recurrence import EnsembleMemory
 from suite.policy import Policy, config_of, for_one_seed
 from suite.priorities import PriorityDraws
 from suite.record.recorder import Recorder
@@ -316,11 +316,11 @@ def log_ratios(log_probs: SB, actions: SBA, previous: Previous, config: Config) 
 class Learner:
     """Networks, temperatures and optimisers of S seeds."""
 
-    actor: Stack | None
+    actor: Ensemble | None
     """Means and log standard deviations side by side, `[S, 1, B, 2 A]`; None: A is 0."""
-    critics: Stack
+    critics: Ensemble
     """The first critic of every part of the reward, then the second, `[S, K * D, B, C]`."""
-    target_critics: Stack
+    target_critics: Ensemble
     chooses: bool
     """Whether there are discrete actions."""
     reward_weights: Tensor  # [D]
@@ -331,14 +331,14 @@ class Learner:
     alpha_optimiser: Adam
 
     def q_values(
-        self, critics: Stack, obs: Tensor, actions: SBA, num_steps: int = 1, cut: bool = False
+        self, critics: Ensemble, obs: Tensor, actions: SBA, num_steps: int = 1, cut: bool = False
     ) -> Float[Tensor, "S K D B C"]:
         """Return what critics give along `num_steps` steps, with an axis for the reward's parts."""
         outputs = critics.unroll(torch.cat([obs, actions], -1), num_steps, cut)
         return outputs.unflatten(1, (-1, len(self.reward_weights)))
 
     @property
-    def acting(self) -> tuple[Stack | None, Stack | None, Tensor, Tensor]:
+    def acting(self) -> tuple[Ensemble | None, Ensemble | None, Tensor, Tensor]:
         """Return what `act` takes first."""
         critics = self.critics if self.chooses else None
         return self.actor, critics, self.reward_weights, self.log_alphas
@@ -383,7 +383,7 @@ def make_learner(config: Config, spaces: Spaces, device: torch.device) -> Learne
         if action_size:
             actors.append([draw(sizes, policy_heads)])
         critics.append([draw(pair_sizes, [(num_choices, gain)]) for _ in range(num_networks)])
-    actor, online = Stack(actors, device) if actors else None, Stack(critics, device)
+    actor, online = Ensemble(actors, device) if actors else None, Ensemble(critics, device)
     initial = torch.tensor([[config.initial_choice_alpha], [config.initial_alpha]]).log()
     if config.max_log_alpha is not None:
         initial = initial.clamp(max=config.max_log_alpha)
@@ -407,7 +407,7 @@ def make_learner(config: Config, spaces: Spaces, device: torch.device) -> Learne
 
 
 def sample(
-    actor: Stack | None, config: Config, obs: Tensor, noise: SBA, num_steps: int
+    actor: Ensemble | None, config: Config, obs: Tensor, noise: SBA, num_steps: int
 ) -> tuple[SBA, SB]:
     """Return continuous actions and their log-densities; both are empty without an actor."""
     if actor is None:
@@ -443,7 +443,7 @@ def make_targets(
         states, num_states = torch.cat([batch.obs[:, :skipped], states], 1), num_states + 1
     fresh_actions, log_probs = sample(learner.actor, config, states, noise, num_states)
 
-    def next_q_values(critics: Stack) -> Float[Tensor, "S K D TB C"]:
+    def next_q_values(critics: Ensemble) -> Float[Tensor, "S K D TB C"]:
         q_values = learner.q_values(critics, states, fresh_actions, num_states)
         return q_values[..., skipped:, :]
 
@@ -578,15 +578,15 @@ def _update_policy(
 
 @torch.no_grad()
 def act(
-    actor: Stack | None,
-    critics: Stack | None,
+    actor: Ensemble | None,
+    critics: Ensemble | None,
     reward_weights: Tensor,
     log_alphas: Tensor,
     config: Config,
     obs: np.ndarray,
     streams: Sequence[np.random.Generator] | None = None,
     epsilon: float = 1.0,
-    memory: StackMemory | None = None,
+    memory: EnsembleMemory | None = None,
 ) -> np.ndarray:
     """Return actions for observations `[S, N, O]`: `[S, N, A]`, `[S, N]`, or mixed `[S, N, 1 + A]`.
 
@@ -601,7 +601,7 @@ def act(
         epsilon: probability of a draw, otherwise the mode; independent for discrete and continuous.
         memory: what networks with an LSTM remember; None: the episodes begin.
     """
-    memory = memory or StackMemory()
+    memory = memory or EnsembleMemory()
     inputs = torch.as_tensor(obs, dtype=torch.float32, device=log_alphas.device)
     actions = inputs[..., :0]
     if actor is not None:
@@ -630,7 +630,7 @@ def load(weights: Mapping[str, Tensor], description: Mapping[str, Any]) -> Polic
     log_alphas = weights.get("log_alphas", torch.zeros(2, 1))
     check_shape("log_alphas", log_alphas, (2, 1))
     if spaces.continuous and not spaces.num_choices:
-        actor = Stack([[Perceptron.from_weights(weights)]])
+        actor = Ensemble([[Perceptron.from_weights(weights)]])
     else:
         num_networks = config.num_critics * config.num_parts
         parts = ["actor."] * spaces.continuous + [f"critic_{i}." for i in range(num_networks)]
@@ -638,9 +638,9 @@ def load(weights: Mapping[str, Tensor], description: Mapping[str, Any]) -> Polic
         if strange:
             raise ValueError(f"not the weights of this policy: {', '.join(sorted(strange))}")
         networks = [Perceptron.from_weights(weights, part) for part in parts]
-        actor = Stack([[networks.pop(0)]]) if spaces.continuous else None
-        critics = Stack([networks])
-    reward_weights, memory = torch.tensor(config.reward_weights or (1.0,)), StackMemory()
+        actor = Ensemble([[networks.pop(0)]]) if spaces.continuous else None
+        critics = Ensemble([networks])
+    reward_weights, memory = torch.tensor(config.reward_weights or (1.0,)), EnsembleMemory()
     policy = partial(act, actor, critics, reward_weights, log_alphas, config)
     policy = partial(policy, epsilon=config.evaluation_epsilon, memory=memory)
     return Policy(config.find_task(), spaces, for_one_seed(policy), memory)
@@ -649,7 +649,7 @@ def load(weights: Mapping[str, Tensor], description: Mapping[str, Any]) -> Polic
 def train(config: Config, recorder: Recorder) -> Learner:
     """Train every seed of `config` to its last step; return the learner."""
     by_parts, num_seeds = config.reward_weights is not None, len(config.seeds)
-    memory, evaluation_memory = StackMemory(), StackMemory()  # in training, in evaluations
+    memory, evaluation_memory = EnsembleMemory(), EnsembleMemory()  # in training, in evaluations
     session = StepSession(config, recorder, reward_parts=by_parts)
     learner = make_learner(config, session.env.spaces, session.device)
     obs_size, action_size, _ = sizes_of(session.env.spaces)

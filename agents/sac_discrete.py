@@ -55,7 +55,7 @@ from suite.base.randomness import stream
 from suite.envs.tasks import Protocol
 from suite.envs.vector_env import Spaces
 from suite.nets.networks import FrameLayers, Trunk, prepare
-from suite.nets.perceptrons import Perceptron, Stack, weight_norms
+from suite.nets.perceptrons import Ensemble, Perceptron, weight_norms
 from suite.policy import Policy, config_of, for_one_seed
 from suite.record.recorder import Recorder
 from suite.session import train_together
@@ -236,17 +236,17 @@ NATURE = FrameLayers(((32, 8, 4), (64, 4, 2), (64, 3, 1)), width=512)  # DQN's o
 class Learner:
     """Networks, temperatures and optimisers of S seeds."""
 
-    actor: Stack | None
+    actor: Ensemble | None
     """Logits, `[S, 1, B, A]`; None: the policy is read off the critics."""
-    critics: Stack
-    target_critics: Stack
+    critics: Ensemble
+    target_critics: Ensemble
     log_alpha: Tensor  # [S]
     actor_optimiser: AdamW | None
     critic_optimiser: AdamW
     alpha_optimiser: AdamW
 
     @property
-    def acting(self) -> tuple[Stack, S]:
+    def acting(self) -> tuple[Ensemble, S]:
         """Return the networks that the policy is read off, and its log temperature."""
         log_alpha = self.log_alpha.detach()
         if self.actor is not None:
@@ -286,7 +286,7 @@ def make_learner(config: Config, spaces: Spaces, device: torch.device) -> Learne
         if learns_policy:
             actors.append(draw_networks(config, spaces, generator, 1))
         critics.append(draw_networks(config, spaces, generator, config.num_critics))
-    actor, online = Stack(actors, device) if learns_policy else None, Stack(critics, device)
+    actor, online = Ensemble(actors, device) if learns_policy else None, Ensemble(critics, device)
     initial = min(max(math.log(config.initial_alpha), config.min_log_alpha), config.max_log_alpha)
     log_alpha = torch.full((len(config.seeds),), initial, device=device, requires_grad=True)
     on_gpu = device.type == "cuda"
@@ -306,7 +306,7 @@ def make_learner(config: Config, spaces: Spaces, device: torch.device) -> Learne
 
 
 def minimise(
-    losses: S, optimiser: AdamW, networks: Stack | None = None, bound: float | None = None
+    losses: S, optimiser: AdamW, networks: Ensemble | None = None, bound: float | None = None
 ) -> None:
     """Make one gradient step, of at most `bound` for each network; each seed's loss is its own."""
     losses.sum().backward()
@@ -370,7 +370,7 @@ def update(
 
 @torch.no_grad()
 def act(
-    networks: Stack,
+    networks: Ensemble,
     log_temperature: Tensor,
     config: Config,
     obs: np.ndarray,
@@ -402,7 +402,7 @@ def load(weights: Mapping[str, Tensor], description: Mapping[str, Any]) -> Polic
     """Rebuild the policy of one seed from the weights and description that `train` saved."""
     config, spaces = config_of(Config, description, ACTING), Spaces.from_json(description)
     number = 1 if config.policy == "network" else config.num_critics
-    networks = Stack([draw_networks(config, spaces, np.random.default_rng(0), number)])
+    networks = Ensemble([draw_networks(config, spaces, np.random.default_rng(0), number)])
     temperature = weights["temperature"]
     check_shape("temperature", temperature, (1,))
     networks.put_weights({name: each for name, each in weights.items() if name != "temperature"})

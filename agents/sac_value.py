@@ -54,7 +54,7 @@ from suite.base.errors import UsageError, require
 from suite.base.noise import normal, stacked
 from suite.base.randomness import stream
 from suite.envs.vector_env import Spaces
-from suite.nets.perceptrons import Perceptron, Stack, weight_norms
+from suite.nets.perceptrons import Ensemble, Perceptron, weight_norms
 from suite.policy import Policy, config_of, for_one_seed
 from suite.record.recorder import Recorder
 from suite.replay import Batch, Replay
@@ -186,10 +186,10 @@ def split_outputs(
 class Learner:
     """Networks and optimisers of S seeds."""
 
-    actor: Stack  # means and log standard deviations side by side, [S, 1, B, 2 A]
-    critics: Stack
-    value: Stack  # V of observations, [S, 1, B, 1]
-    target_value: Stack
+    actor: Ensemble  # means and log standard deviations side by side, [S, 1, B, 2 A]
+    critics: Ensemble
+    value: Ensemble  # V of observations, [S, 1, B, 1]
+    target_value: Ensemble
     actor_optimiser: Adam
     critic_optimiser: Adam
     value_optimiser: Adam
@@ -210,7 +210,7 @@ def make_learner(config: Config, obs_size: int, action_size: int, device: torch.
         actors.append([draw(sizes, [(2 * action_size, 1.0)])])
         critics.append([draw(pair_sizes, [(1, 1.0)]) for _ in range(config.num_critics)])
         values.append([draw(sizes, [(1, 1.0)])])
-    actor, online, value = (Stack(each, device) for each in (actors, critics, values))
+    actor, online, value = (Ensemble(each, device) for each in (actors, critics, values))
     adam = partial(Adam, lr=config.learning_rate, fused=True)
     return Learner(
         actor=actor,
@@ -273,7 +273,7 @@ def update(
 
 @torch.no_grad()
 def act(
-    actor: Stack,
+    actor: Ensemble,
     config: Config,
     obs: np.ndarray,
     streams: Sequence[np.random.Generator] | None = None,
@@ -301,7 +301,7 @@ ACTING = ("log_std_min", "log_std_max")
 def load(weights: Mapping[str, Tensor], description: Mapping[str, Any]) -> Policy:
     """Rebuild the policy of one seed from the weights and description that `train` saved."""
     config, spaces = config_of(Config, description, ACTING), Spaces.from_json(description)
-    decide = for_one_seed(partial(act, Stack([[Perceptron.from_weights(weights)]]), config))
+    decide = for_one_seed(partial(act, Ensemble([[Perceptron.from_weights(weights)]]), config))
     return Policy(config.find_task(), spaces, decide)
 
 

@@ -15,7 +15,7 @@ from suite.base.files import LARGEST_TENSORS, read_json, read_whole, write_atomi
 from suite.envs.tasks import Task, refuse_unimported
 from suite.envs.vector_env import LARGEST_BOUND, Spaces
 from suite.nets.initialisation import at_most
-from suite.nets.recurrence import Memory, StackMemory
+from suite.nets.recurrence import EnsembleMemory, Memory
 from suite.resume.snapshot import BROKEN
 from suite.settings.presets import ConfigT
 from suite.settings.recorded import REMOVED, without_removed
@@ -49,7 +49,11 @@ class Policy:
     """
 
     def __init__(
-        self, task: Task, spaces: Spaces, decide: Decide, memory: Memory | StackMemory | None = None
+        self,
+        task: Task,
+        spaces: Spaces,
+        decide: Decide,
+        memory: Memory | EnsembleMemory | None = None,
     ) -> None:
         self.task, self.memory = task, memory
         self._spaces, self._decide = spaces, decide

@@ -18,7 +18,7 @@ from suite.base.randomness import environment_seeds, stream
 from suite.base.signals import handled
 from suite.envs.vector_env import VectorEnv
 from suite.evaluation import evaluate
-from suite.nets.recurrence import Memory, StackMemory
+from suite.nets.recurrence import EnsembleMemory, Memory
 from suite.policy import save_policy
 from suite.record.manifest import BEST
 from suite.record.recorder import Recorder, status_of
@@ -70,7 +70,7 @@ class Session:
         gained: int,
         act: Act,
         weights_of: WeightsOf,
-        memory: Memory | StackMemory | None = None,
+        memory: Memory | EnsembleMemory | None = None,
     ) -> None:
         """Score the policies, if an evaluation is due, and keep the best; see `score`.
 
@@ -90,7 +90,7 @@ class Session:
         recorder.clock.lap("evaluation")
 
     def score(
-        self, env_steps: int, act: Act, memory: Memory | StackMemory | None = None
+        self, env_steps: int, act: Act, memory: Memory | EnsembleMemory | None = None
     ) -> np.ndarray:
         """Return every seed's evaluation returns at `env_steps`, `[S, episodes]`."""
         config, generators = self._config, None

@@ -13,7 +13,7 @@ from suite.base.randomness import stream
 from suite.draws import Draws
 from suite.envs.vector_env import Step
 from suite.graphs import Graphs, uses_graphs
-from suite.nets.recurrence import StackMemory
+from suite.nets.recurrence import EnsembleMemory
 from suite.record.journal import Journal
 from suite.record.means import Means
 from suite.record.recorder import Recorder
@@ -109,7 +109,7 @@ class StepSession(Session):
         policy: Act,
         weights_of: WeightsOf,
         health: Callable[[], dict[str, Tensor]],
-        memory: StackMemory | None = None,
+        memory: EnsembleMemory | None = None,
     ) -> bool:
         """Save, evaluate and log what is due, then return whether there is another step to take.
 

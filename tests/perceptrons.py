@@ -1,9 +1,9 @@
-"""Networks of a stack, one by one and in torch's own layers, and what to give networks."""
+"""Networks of an ensemble, one by one and in torch's own layers, and what to give networks."""
 
 import torch
 from torch import Tensor, nn
 
-from suite.nets.perceptrons import Stack
+from suite.nets.perceptrons import Ensemble
 
 
 def draw(seed: int, *shape: int) -> Tensor:
@@ -11,9 +11,9 @@ def draw(seed: int, *shape: int) -> Tensor:
     return torch.randn(shape, generator=torch.Generator().manual_seed(seed))
 
 
-def linear(stack: Stack, seed: int = 0, member: int = 0) -> nn.Sequential:
+def linear(ensemble: Ensemble, seed: int = 0, member: int = 0) -> nn.Sequential:
     """Return a copy of one perceptron as `nn.Linear`s with ReLU between them."""
-    weights = stack.weights_of(seed, member)
+    weights = ensemble.weights_of(seed, member)
     layers: list[nn.Module] = []
     for i in range(len(weights) // 2):
         inputs, outputs = weights[f"weight_{i}"].shape

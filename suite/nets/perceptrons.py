@@ -1,4 +1,4 @@
-"""Perceptrons, with an LSTM or without, and stacks: networks of many seeds side by side."""
+"""Perceptrons, with an LSTM or without, and ensembles: networks of many seeds side by side."""
 
 import contextlib
 import functools
@@ -152,7 +152,7 @@ def _affine(bias: Tensor, inputs: Tensor, weight: Tensor) -> Tensor:
     return torch.baddbmm(bias.unsqueeze(1), inputs, weight)
 
 
-class Stack(nn.Module):
+class Ensemble(nn.Module):
     """K networks for each of S seeds, `members[s][k]`: perceptrons, or trunks for frames.
 
     They share nothing. Each has parameters of its own, so a seed has the same numbers alone and
@@ -253,8 +253,8 @@ class Stack(nn.Module):
             weight.requires_grad_(True)
 
     @torch.no_grad()
-    def follow(self, online: "Stack", rate: float) -> None:
-        """Move the weights towards those of another stack: rate * online + (1 - rate) * slow."""
+    def follow(self, online: "Ensemble", rate: float) -> None:
+        """Move the weights towards those of another ensemble: rate * online + (1 - rate) * slow."""
         for slow, fast in zip(self._weights, online._weights, strict=True):
             slow.lerp_(fast, rate)
 
@@ -286,6 +286,6 @@ def _in_order(terms: Iterable[Tensor]) -> Tensor:
     return functools.reduce(torch.add, terms)
 
 
-def weight_norms(*stacks: Stack) -> Float[Tensor, " S"]:
-    """Return each seed's Euclidean norm over all weights of stacks; finite while healthy."""
-    return _in_order(stack.squared_norms() for stack in stacks).sqrt()
+def weight_norms(*ensembles: Ensemble) -> Float[Tensor, " S"]:
+    """Return each seed's Euclidean norm over all weights of ensembles; finite while healthy."""
+    return _in_order(each.squared_norms() for each in ensembles).sqrt()

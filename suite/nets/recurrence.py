@@ -9,7 +9,7 @@ feed-forward network is empty, `[N, 0]`.
 |----------------------|--------------------------------|---------------------------------------|
 | `ActionSampler`      | training                       | as it remembers an ignored action     |
 | `Memory`             | evaluation, a file's policy    | before the action after a noted start |
-| `StackMemory`        | training and evaluation of SAC | as a start is noted                   |
+| `EnsembleMemory`     | training and evaluation of SAC | as a start is noted                   |
 | `Core.unroll`        | learning                       | in the step after an ignored action   |
 """
 
@@ -196,14 +196,14 @@ class Memory:
             self._noted = self._noted[0], np.ravel(starts)
 
 
-class StackMemory:
-    """What stacks of networks remember of S seeds' episodes while they play; none in the beginning.
+class EnsembleMemory:
+    """What ensembles remember of S seeds' episodes while they play; none in the beginning.
 
     Feed-forward networks remember nothing.
     """
 
     def __init__(self) -> None:
-        self._memories: dict[str, Tensor] = {}  # by a stack's name, [S, K, N, M]
+        self._memories: dict[str, Tensor] = {}  # by an ensemble's name, [S, K, N, M]
 
     def forget(self) -> None:
         """Begin a new episode in every environment."""
@@ -223,16 +223,16 @@ class StackMemory:
             self._memories[name] = memories * kept
 
     def outputs(
-        self, name: str, stack: Any, inputs: Float[Tensor, "S N I"]
+        self, name: str, ensemble: Any, inputs: Float[Tensor, "S N I"]
     ) -> Float[Tensor, "S K N O"]:
-        """Return the outputs of a stack that has a name, and remember the step."""
-        if not stack.is_recurrent:
-            return stack(inputs)
+        """Return the outputs of an ensemble that has a name, and remember the step."""
+        if not ensemble.is_recurrent:
+            return ensemble(inputs)
         number, memories = inputs.shape[1], self._memories.get(name)
         if memories is None:
-            memories = stack.initial_memory(number)
+            memories = ensemble.initial_memory(number)
         refuse_another_number(number, memories.shape[2])
-        outputs, self._memories[name] = stack.step(inputs, memories)
+        outputs, self._memories[name] = ensemble.step(inputs, memories)
         return outputs
 
 

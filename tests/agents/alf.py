@@ -9,7 +9,7 @@ from torch.distributions import Normal, TanhTransform
 
 from agents import sac_alf
 from suite.envs.vector_env import Spaces
-from suite.nets.perceptrons import Stack
+from suite.nets.perceptrons import Ensemble
 from suite.replay import Batch
 from tests.agents import trainings
 from tests.agents.trainings import CPU
@@ -50,9 +50,9 @@ def plain_learner(config: sac_alf.Config, spaces: Spaces) -> sac_alf.Learner:
     return learner
 
 
-def assert_same_weights(stack: Stack, member: int, slow: torch.nn.Module) -> None:
+def assert_same_weights(ensemble: Ensemble, member: int, slow: torch.nn.Module) -> None:
     """Compare a network with its plain form in float64."""
-    ours = vector(linear(stack, 0, member)).double()
+    ours = vector(linear(ensemble, 0, member)).double()
     torch.testing.assert_close(ours, vector(slow), atol=1e-6, rtol=1e-5)
 
 

@@ -135,8 +135,8 @@ def test_the_actors_last_layer_is_drawn_as_one_or_two(separate: bool) -> None:
     for head in (last[:, :2], last[:, 2:]):
         torch.testing.assert_close(head.T @ head, 0.01 * torch.eye(2))
     assert torch.allclose(last.T @ last, 0.01 * torch.eye(4), atol=1e-6) != separate
-    for stack in (learner.actor, learner.critics):
-        first = stack.weights_of(0)["weight_0"]
+    for ensemble in (learner.actor, learner.critics):
+        first = ensemble.weights_of(0)["weight_0"]
         torch.testing.assert_close(first @ first.T, 4 * torch.eye(len(first)), atol=1e-5, rtol=0)
     norms = torch.stack([learner.critics.weights_of(0, k)["weight_2"].norm() for k in range(2)])
     torch.testing.assert_close(norms, torch.full((2,), 2.0))

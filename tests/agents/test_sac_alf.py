@@ -75,8 +75,8 @@ def test_updates_with_all_options_equal_plain_autograd(clip: float | None) -> No
     assert learner.actor is not None
     actor = linear(learner.actor).double()
     critics, slow = (
-        [[linear(stack, 0, 2 * k + d).double() for d in range(2)] for k in range(2)]
-        for stack in (learner.critics, learner.target_critics)
+        [[linear(ensemble, 0, 2 * k + d).double() for d in range(2)] for k in range(2)]
+        for ensemble in (learner.critics, learner.target_critics)
     )
     log_alpha = torch.tensor(min(math.log(0.3), ceiling), dtype=torch.float64, requires_grad=True)
     mean = torch.zeros((), dtype=torch.float64)
@@ -267,8 +267,8 @@ def test_a_training_is_that_of_sac_under_its_settings(
     theirs = sac.Config(**{name: getattr(config, name) for name in fields(sac.Config)})
     ours, recorder = train(config, tmp_path / "ours")
     expected, other = train(theirs, tmp_path / "theirs")
-    for stack in ("actor", "critics", "target_critics"):
-        one, two = (vector(getattr(learner, stack)) for learner in (ours, expected))
+    for ensemble in ("actor", "critics", "target_critics"):
+        one, two = (vector(getattr(learner, ensemble)) for learner in (ours, expected))
         torch.testing.assert_close(one, two, atol=1e-6, rtol=1e-5)
     torch.testing.assert_close(ours.log_alphas[1], expected.log_alpha, atol=1e-6, rtol=1e-5)
     for seed in range(len(theirs.seeds)):

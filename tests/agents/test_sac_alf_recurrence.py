@@ -12,8 +12,8 @@ from torch.distributions import Categorical
 
 from agents import sac_alf
 from suite.envs.vector_env import Spaces
-from suite.nets.perceptrons import Stack
-from suite.nets.recurrence import StackMemory
+from suite.nets.perceptrons import Ensemble
+from suite.nets.recurrence import EnsembleMemory
 from suite.replay import Batch
 from tests.agents.alf import descend, plain_learner, squash
 from tests.agents.trainings import tiny
@@ -26,9 +26,9 @@ TASKS = ["InvertedPendulum-v4", "CartPole-v1", "Claw-v0"]
 class Slow(nn.Module):
     """A copy of one network in float64, of torch's own modules, which is given one step a call."""
 
-    def __init__(self, stack: Stack, member: int = 0) -> None:
+    def __init__(self, ensemble: Ensemble, member: int = 0) -> None:
         super().__init__()
-        named = {name: each.double() for name, each in stack.weights_of(0, member).items()}
+        named = {name: each.double() for name, each in ensemble.weights_of(0, member).items()}
         hidden, size = len(named["bias_0"]), len(named["weight_1"])
         self.first = nn.Linear(len(named["weight_0"]), hidden)
         self.last = nn.Linear(size, len(named["bias_1"]))
@@ -52,8 +52,8 @@ class Slow(nn.Module):
         state = self.cell(hidden, state)
         return self.last(state[0]), state
 
-    def equals(self, stack: Stack, member: int = 0) -> bool:
-        now = Slow(stack, member).learned
+    def equals(self, ensemble: Ensemble, member: int = 0) -> bool:
+        now = Slow(ensemble, member).learned
         return all(
             torch.allclose(*pair, atol=1e-6, rtol=1e-5)
             for pair in zip(now, self.learned, strict=True)
@@ -111,7 +111,8 @@ def test_an_update_equals_alfs_loop_over_steps(spaces: Spaces, lstm_size: int) -
     noise = torch.randn(3 + first + config.policy_steps, 1, 6, num_numbers, generator=generator)
     actor = None if learner.actor is None else Slow(learner.actor)
     critics, copies = (
-        [Slow(stack, k) for k in range(2)] for stack in (learner.critics, learner.target_critics)
+        [Slow(ensemble, k) for k in range(2)]
+        for ensemble in (learner.critics, learner.target_critics)
     )
     alpha_d, alpha_c = 0.2, 0.3
     chooses, num_choices = learner.chooses, len(critics[0].last.bias)
@@ -218,8 +219,10 @@ def test_rows_that_do_not_count_change_nothing(spaces: Spaces, lstm_size: int) -
         metrics, errors = sac_alf.update(
             learner, config, given, torch.ones(1, 6), noise, 0, counts[None]
         )
-        networks = [stack for stack in (learner.actor, learner.critics) if stack is not None]
-        weights = [weight for stack in networks for weight in stack.parameters()]
+        networks = [
+            ensemble for ensemble in (learner.actor, learner.critics) if ensemble is not None
+        ]
+        weights = [weight for ensemble in networks for weight in ensemble.parameters()]
         found.append([*metrics.values(), errors, *weights, learner.mean_log_ratios])
     assert all(torch.equal(*pair) for pair in zip(*found, strict=True))
 
@@ -231,11 +234,11 @@ def test_actions_depend_on_the_episode_so_far_and_on_no_other(task: str) -> None
     spaces = Spaces.of(config.find_task())
     learner = plain_learner(config, spaces)
     with torch.no_grad():  # actions that show what is remembered
-        for stack in (learner.actor, learner.critics):
-            for weight in stack.parameters() if stack is not None else ():
+        for ensemble in (learner.actor, learner.critics):
+            for weight in ensemble.parameters() if ensemble is not None else ():
                 weight.mul_(4)
         learner.log_alphas.fill_(-3.0)
-    rng, memory = np.random.default_rng(0), StackMemory()
+    rng, memory = np.random.default_rng(0), EnsembleMemory()
     obs = rng.normal(size=(200, 1, 2, *spaces.obs_shape)).astype(np.float32)
     changed = False
     for first, second in zip(obs[::2], obs[1::2], strict=True):

@@ -27,7 +27,8 @@ def test_an_update_equals_plain_autograd() -> None:
             weight.mul_(1.5)
     generator = torch.Generator().manual_seed(1)
     actor, value, slow = (
-        linear(stack).double() for stack in (learner.actor, learner.value, learner.target_value)
+        linear(ensemble).double()
+        for ensemble in (learner.actor, learner.value, learner.target_value)
     )
     critics = [linear(learner.critics, 0, k).double() for k in range(2)]
 

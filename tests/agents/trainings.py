@@ -14,7 +14,7 @@ from torch import Tensor
 
 from suite.envs.vector_env import Spaces
 from suite.nets.optimisers import RMSprop
-from suite.nets.perceptrons import Stack
+from suite.nets.perceptrons import Ensemble
 from suite.record.recorder import Recorder
 from suite.replay import Batch
 from suite.unrolls import Outcomes, Transitions
@@ -131,7 +131,7 @@ def table(recorder: Recorder, name: str, seed: int = 0) -> pd.DataFrame:
 def learned(learner: Any, seed: int | None = None) -> Iterator[Tensor]:
     """Yield copies of all weights, network by network, of one seed or of all."""
     for value in vars(learner).values():
-        if isinstance(value, Stack):
+        if isinstance(value, Ensemble):
             for each in range(value.shape[0]) if seed is None else [seed]:
                 yield from (weight.clone() for weight in value.all_weights_of(each).values())
         else:

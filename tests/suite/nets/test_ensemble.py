@@ -1,4 +1,4 @@
-"""Stacks: many small networks, none of which knows of the others."""
+"""Ensembles: many small networks, none of which knows of the others."""
 
 from typing import Any
 
@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from suite.nets.networks import FrameLayers, Trunk
-from suite.nets.perceptrons import Perceptron, Stack
+from suite.nets.perceptrons import Ensemble, Perceptron
 from tests.perceptrons import draw, linear, vector
 from tests.stand_in_gpu import DEVICE, installed, on_cpu
 
@@ -33,9 +33,9 @@ def test_every_member_is_a_plain_perceptron_of_its_own(
     device: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Results, and gradients of weights and inputs, are those of `nn.Linear` and ReLU in turn."""
-    stack, inputs, upstream = Stack(perceptrons()), draw(0, 3, 8, 7), draw(1, 3, 4, 8, 3)
+    ensemble, inputs, upstream = Ensemble(perceptrons()), draw(0, 3, 8, 7), draw(1, 3, 4, 8, 3)
     with installed(monkeypatch):
-        ours, given = Stack(perceptrons(), device), inputs.to(device).requires_grad_()
+        ours, given = Ensemble(perceptrons(), device), inputs.to(device).requires_grad_()
         results = [ours(given)]
         sources = [given, *ours.parameters()]
         results += torch.autograd.grad(results[0], sources, upstream.to(device))
@@ -43,7 +43,7 @@ def test_every_member_is_a_plain_perceptron_of_its_own(
     summed = torch.zeros_like(inputs)
     for s in range(3):
         for k in range(4):
-            plain, rows = linear(stack, s, k), inputs[s].detach().requires_grad_()
+            plain, rows = linear(ensemble, s, k), inputs[s].detach().requires_grad_()
             expected = plain(rows)
             torch.testing.assert_close(outputs[s, k], expected)
             weights = [rows, *plain.parameters()]
@@ -58,24 +58,26 @@ def test_every_member_is_a_plain_perceptron_of_its_own(
 
 def test_gradients_are_clipped_member_by_member() -> None:
     """A long one to the bound, a short one not at all."""
-    stack = Stack(perceptrons(1, 2))
+    ensemble = Ensemble(perceptrons(1, 2))
     upstream = draw(0, 1, 2, 8, 3)
     upstream[:, 1] *= 1e-4
-    stack(draw(0, 1, 8, 7)).backward(upstream)
-    short = [each.grad.clone() for each in stack.networks[1].parameters() if each.grad is not None]
-    stack.clip_gradients(0.5)
-    long = [each.grad for each in stack.networks[0].parameters() if each.grad is not None]
+    ensemble(draw(0, 1, 8, 7)).backward(upstream)
+    short = [
+        each.grad.clone() for each in ensemble.networks[1].parameters() if each.grad is not None
+    ]
+    ensemble.clip_gradients(0.5)
+    long = [each.grad for each in ensemble.networks[0].parameters() if each.grad is not None]
     norm = torch.cat([gradient.flatten() for gradient in long]).norm()
     assert norm.item() == pytest.approx(0.5, rel=1e-4)
-    for gradient, weight in zip(short, stack.networks[1].parameters(), strict=True):
+    for gradient, weight in zip(short, ensemble.networks[1].parameters(), strict=True):
         assert weight.grad is not None
         assert torch.equal(weight.grad, gradient)
 
 
-def trunks(seed: int) -> Stack:
+def trunks(seed: int) -> Ensemble:
     generator = np.random.default_rng(seed)
     heads = [(3, 1.0)]
-    return Stack([[Trunk((4, 84, 84), heads, generator, **FRAMES) for _ in range(2)]])
+    return Ensemble([[Trunk((4, 84, 84), heads, generator, **FRAMES) for _ in range(2)]])
 
 
 def test_trunks_are_stacked_as_perceptrons_are() -> None:
@@ -91,7 +93,7 @@ def test_trunks_are_stacked_as_perceptrons_are() -> None:
 
 def test_weights_of_other_networks_are_refused_and_change_nothing() -> None:
     """A weight more or less, or a shape that would be broadcast."""
-    ours = Stack(perceptrons(1, 2))
+    ours = Ensemble(perceptrons(1, 2))
     weights, before = ours.all_weights_of(0), vector(ours)
     last = [name for name, weight in weights.items() if weight.dim() == 1][-1]
     strange = {name: torch.zeros_like(weight) for name, weight in weights.items()}
