@@ -69,8 +69,7 @@ def advantages_and_returns(
     returns = advantages + values[:-1]
     if moments is not None:
         moments.add(returns, batch.weights)
-        returns = returns / unit
-    return advantages, returns
+    return advantages, returns if unit is None else returns / unit
 
 
 def categorical(
