@@ -28,7 +28,9 @@ def load_policy(run: str | Path) -> Any:
         raise UsageError(
             f"{run} was trained by {description['agent']!r:.100}, which is not an agent here"
         )
-    load = importlib.import_module(f"agents.{description['agent']}").load
-    policy = rebuild_policy(Path(run), load, weights, description)
+    agent = importlib.import_module(f"agents.{description['agent']}")
+    if not hasattr(agent, "load"):
+        raise UsageError(f"agents/{description['agent']}.py has no load: see CONTRIBUTING.md")
+    policy = rebuild_policy(Path(run), agent.load, weights, description)
     refuse_damaged(Path(run))
     return policy

@@ -55,10 +55,9 @@ def _sources(agent: str) -> list[str]:
     """
     suites: dict[str, list[str]] = {}
     try:
-        presets = presets_of(agent)
+        presets, measured = {**presets_of(agent)}, references.sources(agent)
     except UsageError as error:
         return [str(error)]
-    measured = references.sources(agent)
     for (suite, source), preset in presets.items():
         judge = f"judged by {preset.judged_by}" if preset.judged_by in measured else "not judged"
         said = source if judge == f"judged by {source}" else f"{source} ({judge})"

@@ -301,6 +301,18 @@ BROKEN = {
     "no module": "\nimport nowhere_at_all\n",
     "two lines": "raise ValueError('two\\nlines')\n",
     "an exit": "import sys\nsys.exit(3)\n",
+    "a default": """
+from dataclasses import dataclass
+from agents import a2c
+from suite.settings.config import Fraction
+from suite.settings.presets import read_presets
+
+@dataclass(frozen=True, kw_only=True)
+class Config(a2c.Config):
+    gamma: Fraction = 1.5
+
+PRESETS = read_presets("a2c", Config)
+""",
 }
 """Contents of a file `agents/half.py`."""
 

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 import torch
 
-from agents import load_policy
+from agents import load_policy, sac
 from suite.base.errors import UsageError
 from suite.envs.tasks import find_task
 from suite.envs.vector_env import Spaces
@@ -170,6 +170,14 @@ def test_no_policy_is_a_usage_error(tmp_path: Path) -> None:
     (tmp_path / "policy.json").unlink()
     with pytest.raises(UsageError, match="holds no trained policy"):
         read_policy(tmp_path)
+
+
+def test_an_agent_without_load_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As a new agent may be, whose policies are trained already."""
+    saved(tmp_path)
+    monkeypatch.delattr(sac, "load")
+    with pytest.raises(UsageError, match=r"^agents/sac\.py has no load"):
+        load_policy(tmp_path)
 
 
 @pytest.mark.parametrize("form", ["pickle", "torch"])
