@@ -279,15 +279,8 @@ def with_advantages(learner: Learner, config: Config, batch: Transitions, memory
     advantages, returns = advantages_and_returns(
         batch, head_values, config.gae_lambda, learner.return_moments
     )
-    return Rows(
-        obs=batch.obs[:-1],
-        actions=batch.actions,
-        valid=batch.valid,
-        log_probs=log_probs,
-        values=head_values[:-1],
-        advantages=advantages,
-        returns=returns,
-    )
+    of_batch = batch.obs[:-1], batch.actions, batch.valid
+    return Rows(*of_batch, log_probs, head_values[:-1], advantages, returns)
 
 
 def update(

@@ -535,8 +535,7 @@ def _update_policy(
     counts: Float[Tensor, "S P B"],
 ) -> dict[str, Tensor]:
     """Make one step of the actor against fixed critics, and one of the temperatures."""
-    alphas, num_steps = learner.log_alphas.detach().exp(), counts.shape[1]
-    choice_alpha, alpha = alphas
+    (choice_alpha, alpha), num_steps = learner.log_alphas.detach().exp(), counts.shape[1]
     shares = shares_of(counts)
     weights = weights.repeat(1, num_steps) * shares  # [S, P B]
     actions, log_probs = sample(learner.actor, config, obs, noise, num_steps)

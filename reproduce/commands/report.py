@@ -11,6 +11,7 @@ from reproduce import pipeline
 from reproduce.commands import flags
 from reproduce.gather import references
 from reproduce.gather.baseline import with_baseline
+from reproduce.plan.declared import PLAN, declared_in, read_plan
 from reproduce.plan.grid import Plan
 from reproduce.plan.make import commands, load_plan, way_on
 from reproduce.plan.presets import presets_of
@@ -52,6 +53,10 @@ def report(
         say(console, f"{row.task} seed {row.seed} {row.status} {row.error}".rstrip(), "bold red")
         say(console, str(row.log_tail))
     say(console, pipeline.tally(runs.status))
+    begun = dict.fromkeys(task for task, _ in declared_in(read_plan(plan.directory / PLAN)))
+    if others := [task for task in begun if task not in plan.tasks]:
+        every = " ".join((*plan.tasks, *others))
+        say(console, f"Begun here, too: {', '.join(others)}; --tasks {every} shows all")
     if idle := without_updates(plan):
         say(console, f"warning: no update was made in {', '.join(idle)}: --env-steps is too small")
     statuses = set(runs.status)

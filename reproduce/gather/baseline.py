@@ -15,7 +15,7 @@ from agents import AGENTS
 from reproduce.gather import collect
 from reproduce.gather.references import COLUMNS, lend
 from reproduce.plan import grid as planning
-from reproduce.plan.declared import PLAN, declared_in
+from reproduce.plan.declared import PLAN, declared_in, read_plan
 from reproduce.plan.grid import Plan, Run
 from reproduce.plan.make import read_grid
 from reproduce.plan.presets import Source, presets_of, source_of
@@ -136,8 +136,9 @@ def or_published(plan: Plan, folder: Path) -> str:
     if plan.baseline not in AGENTS:
         return ""
     published = _source_of(plan, plan.baseline).folder(planning.PUBLISHED)
-    is_other = published.resolve() != folder.resolve() and (published / PLAN).exists()
-    return f", or --baseline {published}" if is_other else ""
+    known = (read_plan(published / PLAN) or {}).get("env_steps", {})
+    is_other = published.resolve() != folder.resolve() and known.keys() & plan.env_steps.keys()
+    return f"; or give --baseline {published}" if is_other else ""
 
 
 def _read(plan: Plan, folder: Path) -> Baseline:
@@ -145,7 +146,8 @@ def _read(plan: Plan, folder: Path) -> Baseline:
     declared = declared_in(saved)
     tasks = [task for task in plan.tasks if task in saved["env_steps"]]
     if not tasks:
-        raise _refusal(plan, f"{folder} has none of the tasks {', '.join(plan.tasks)}")
+        tasks = ", ".join(plan.tasks)
+        raise _refusal(plan, f"{folder} has none of the tasks {tasks}: train it on them first")
     runs, records = [], []
     for task in tasks:
         steps, there = saved["env_steps"][task], folder / folder_of(task)

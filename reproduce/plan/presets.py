@@ -79,6 +79,9 @@ def presets_of(agent: str) -> Mapping[tuple[str, str], Preset[Any]]:
             f"{file} has no PRESETS: an agent's file has PRESETS = read_presets({agent!r}, Config)"
             " (see CONTRIBUTING.md); any other file belongs elsewhere"
         )
+    for name in ("load", "main"):
+        if not hasattr(module, name):
+            raise UsageError(f"{file} has no {name}: see CONTRIBUTING.md")
     return presets
 
 

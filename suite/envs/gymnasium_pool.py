@@ -130,10 +130,14 @@ def _find(name: str) -> EnvSpec:
     if module:
         try:
             importlib.import_module(module)
-        except Exception as error:
+        except ModuleNotFoundError as error:
             raise UsageError(
                 f"{name}: cannot import {module} ({error}): install it, or name its folder in "
                 "PYTHONPATH"
+            ) from None
+        except Exception as error:
+            raise UsageError(
+                f"{name}: mend {module}, which cannot be imported: {type(error).__name__}: {error}"
             ) from None
     spec = gymnasium.registry.get(env_id)
     if spec is None:

@@ -258,8 +258,9 @@ def _records(directory: Path, run: Mapping[str, Any], seeds: Sequence[int]) -> l
     for folder in folders:
         for name in ("run.json", *FILES, f"{CHECKPOINT}/{ACTIONS}"):
             check_inside(directory, folder / name)
-    sources = hardware.sources(agent)
-    number = None if hardware.uncommitted(sources) else hardware.behaviour(agent)
+    sources, commit = hardware.sources(agent), hardware.revision()["commit"]
+    is_dirty = bool(hardware.uncommitted(sources))
+    number = None if is_dirty else hardware.behaviour(agent)
     records = []
     for seed, folder in zip(seeds, folders, strict=True):
         entries = {
@@ -272,7 +273,8 @@ def _records(directory: Path, run: Mapping[str, Any], seeds: Sequence[int]) -> l
             "resumed_at": [],
             "ended_at": None,
             "wall_seconds": None,
-            **hardware.revision(),
+            "commit": commit,
+            "dirty": None if commit is None else is_dirty,
             "sources": sources,
             "behaviour": number,
             "versions": hardware.versions(),

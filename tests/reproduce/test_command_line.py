@@ -298,6 +298,7 @@ def test_the_list_shows_all_names(desk: Path, say: Say, monkeypatch: pytest.Monk
 BROKEN = {
     "torn": "def train(:\n",
     "presets that are none": "PRESETS = None\n",
+    "no load": "PRESETS: dict = {}\n",
     "no module": "\nimport nowhere_at_all\n",
     "two lines": "raise ValueError('two\\nlines')\n",
     "an exit": "import sys\nsys.exit(3)\n",

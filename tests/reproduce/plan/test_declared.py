@@ -155,3 +155,15 @@ def test_more_seeds_are_exploratory(tmp_path: Path, capsys: pytest.CaptureFixtur
     (row,) = pd.read_csv(plan.directory / "verdicts.csv").to_dict("records")
     assert (row["verdict"], row["exploratory"], row["num_seeds"]) == ("above", True, 8)
     assert "1 exploratory" in (plan.directory / "index.html").read_text()
+
+
+@pytest.mark.usefixtures("undrawn")
+def test_a_report_names_tasks_of_earlier_commands(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A page shows those of the last one; the line says how to see all."""
+    for task in (WALKER, HOPPER):
+        ended(mujoco(tmp_path, tasks=[task], num_seeds=3))
+    command_line.main(["report", "sac", "mujoco", "--runs-dir", str(tmp_path)])
+    line = "Begun here, too: Walker2d-v4; --tasks Hopper-v4 Walker2d-v4 shows all"
+    assert line in capsys.readouterr().out

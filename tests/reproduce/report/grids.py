@@ -8,7 +8,7 @@ from typing import Any
 import pandas as pd
 
 from reproduce.report.page import ASSETS
-from tests.reproduce.report.tables import over, reference, verdict, write
+from tests.reproduce.report.tables import curve, reference, score, verdict, write
 
 HOSTILE = (
     '<script>alert(1)</script></script>"onmouseover="alert(2)\'<img src=x onerror=alert(3)>'
@@ -28,8 +28,10 @@ def write_grid(folder: Path, *tasks: str, text: str = "") -> Path:
     """
     folder.mkdir(parents=True)
     agent, _, suite = folder.parent.name.partition("-")
-    judge, steps, runs = text or "published", [50, 100], list[dict[str, object]]()
+    judge, steps = text or "published", list(range(10, 101, 10))
+    curves, runs = list[pd.DataFrame](), list[dict[str, object]]()
     for task in tasks:
+        curves += [curve(task, seed, steps, seed / 2) for seed in (1, 2)]
         ends = [(1, "finished", ""), (2, "finished", ""), *([(3, "failed", text)] if text else [])]
         for seed, status, error in ends:
             row = {"task": task, "seed": seed, "status": status, "error": error, "env_steps": 100}
@@ -45,10 +47,10 @@ def write_grid(folder: Path, *tasks: str, text: str = "") -> Path:
     return write(
         folder,
         facts | {"command": f"python -m reproduce {text}"},
-        curves=over(*tasks)["curves"],
+        curves=pd.concat(curves),
         reference_curves=pd.concat(references),
         verdicts=pd.concat([verdict(task, **numbers) for task in tasks]),
-        scores=over(*tasks)["scores"],
+        scores=pd.concat([score(task, 50.0, 100.0) for task in tasks]),
         runs=runs,
     )
 

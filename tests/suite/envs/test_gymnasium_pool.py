@@ -55,6 +55,16 @@ def test_a_task_that_no_agent_can_do_is_refused_in_a_line(
     assert not list(tmp_path.iterdir())
 
 
+def test_a_mistake_in_a_tasks_module_is_named(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """It is there: to install it would not help."""
+    (tmp_path / "torn_tasks.py").write_text("raise RuntimeError('oops')")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    with pytest.raises(UsageError, match=r"mend torn_tasks, .*: RuntimeError: oops$"):
+        find_task("torn_tasks:Tape-v0")
+
+
 def test_a_missing_package_is_named_before_a_folder_is_made(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:

@@ -140,7 +140,8 @@ def test_a_run_says_what_it_is_and_where_it_runs(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """From the first moment; nothing of it changes when it ends."""
-    monkeypatch.setattr(hardware, "revision", lambda: {"commit": "c0ffee", "dirty": True})
+    monkeypatch.setattr(hardware, "revision", lambda: {"commit": "c0ffee", "dirty": False})
+    monkeypatch.setattr(hardware, "uncommitted", lambda sources: ("agents/sac.py",) * bool(sources))
     run = record(tmp_path)
     ours = run_json(tmp_path, 2)
     assert {key: ours[key] for key in RUN} == RUN
