@@ -313,6 +313,7 @@ class Config(a2c.Config):
     gamma: Fraction = 1.5
 
 PRESETS = read_presets("a2c", Config)
+load = main = None
 """,
 }
 """Contents of a file `agents/half.py`."""
