@@ -26,7 +26,7 @@ def _import_task(text: str) -> str:
 COMMANDS = {
     "report": ("AGENT SUITE", "judge recorded runs again and redraw their page"),
     "list": ("[NAME]", "show agents, suites, sources and results, or one of them"),
-    "watch": ("[RUNS_DIR]", "watch a grid that runs elsewhere"),
+    "watch": ("[DIR]", "watch a grid that runs elsewhere"),
     "judge": ("AGENT RUNS --like SOURCE", "judge the curves of any program"),
     "compare": ("RUNS_A RUNS_B", "compare two folders of runs"),
     "evaluate": ("RUN", "score a saved policy, or film it"),
@@ -42,7 +42,7 @@ COMMANDS = {
 """By word, which is a file of `commands`: its arguments and its line in the help."""
 SHARED: Mapping[str, Mapping[str, Any]] = {
     "run": {"type": Path, "help": "a run's folder: .../<task>/seed-<k>"},
-    "--best": {"action": "store_true", "help": "its best policy, if it kept that"},
+    "--best": {"action": "store_true", "help": "the run's best policy (trained with --keep-best)"},
     "--check": {"action": "store_true", "help": "only say what is out of date"},
     "--task-from": {
         "type": _import_task,

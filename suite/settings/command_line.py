@@ -381,7 +381,8 @@ def read_command_line(
     if said := replaced(presets, agent, (suite, source), config):
         print(said, file=sys.stderr)
     elif (number := len(replacements(preset, config))) and not options.plot:
-        print(f"{source} on {suite} changes {number} of the file's defaults: see --help")
+        said = f"{source} on {suite} changes {number} of the file's defaults"
+        print(f"{said}: see python -m reproduce list --like {source}")
     out = options.out or Path("runs") / "alone" / agent / folder_of(task)
     kept = (options.checkpoint_minutes, options.drop_checkpoints, options.keep_best, options.plot)
     return config, RunOptions(suite, source, out, *kept)
