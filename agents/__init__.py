@@ -16,8 +16,9 @@ def load_policy(run: str | Path) -> Any:
         run: a run's folder, for example `runs/sac-mujoco/paper/HalfCheetah-v4/seed-1`.
 
     Raises:
-        UsageError: if the folder holds no readable policy or one of an unknown agent, or if the run
-            is damaged (its files differ from its manifest, or its record from its folder).
+        UsageError: if the folder holds no readable policy, or one of an unknown agent or of one
+            without `load`, or if the run is damaged (its files differ from its manifest, or its
+            record from its folder).
     """
     from suite.base.errors import UsageError
     from suite.policy import read_policy, rebuild_policy

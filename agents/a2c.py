@@ -10,7 +10,7 @@ losses. Discrete and continuous actions.
 |----------------------------------|--------------------------|----------------------|
 | advantages, or n-step returns    | arXiv:1506.02438, Eq. 16 | `suite.actor_critic` |
 | log-probabilities and entropies  | Sections 4 and S9        | `suite.actor_critic` |
-| discounts and trace at an end    | deviation 3              | `suite.unrolls`      |
+| bootstrap at a time limit        | number 3                 | `suite.unrolls`      |
 | policy, value and entropy losses | Section 4, Algorithm S3  | `losses`             |
 | one gradient step on one unroll  | Algorithm S3             | `update`             |
 | T steps and one update in turn   | Algorithm S3             | `train`              |

@@ -9,7 +9,7 @@ give the policy gradient, and a trust region around an average of past policies 
 | what                                              | paper         | here               |
 |---------------------------------------------------|---------------|--------------------|
 | Retrace targets, and Q_opc                        | Eq. 5, App. B | `retrace`          |
-| discounts and trace at an end                     | deviation 4   | `suite.unrolls`    |
+| bootstrap and trace at an end                     | numbers 2, 4  | `suite.unrolls`    |
 | truncated policy gradient with its correction     | Eqs. 7 to 9   | `policy_gradients` |
 | gradients with respect to the policy's statistics | Eq. 10        | `by_statistics`    |
 | projection into the trust region                  | Eqs. 11, 12   | `trust_region`     |
@@ -350,8 +350,9 @@ def learning_signals(
         retrace, batch.rewards, batch.discounts, batch.trace_mask, taken_q_values, values[1:]
     )
     q_retrace = trace(rhos.clamp(max=1))
-    uses_q_opc, threshold = config.advantage_target == "q_opc", config.clip_rho_threshold
+    uses_q_opc = config.advantage_target == "q_opc"
     targets = trace(torch.ones_like(rhos)) if uses_q_opc else q_retrace
+    threshold = config.clip_rho_threshold
     gradients = policy_gradients(
         log_probs, batch.behaviour, batch.actions, targets, q_values, values[:-1], threshold
     )

@@ -11,7 +11,7 @@ average of past policies bounds each step.
 |------------------------------------------------|---------------|--------------------|
 | Q of a stochastic duelling network             | Eq. 13        | `duel`             |
 | Retrace targets, and Q_opc                     | Eq. 5, App. B | `retrace`          |
-| discounts and trace at an end                  | deviation 3   | `suite.unrolls`    |
+| bootstrap and trace at an end                  | numbers 2, 3  | `suite.unrolls`    |
 | truncated policy gradient with its correction  | Eq. 16        | `policy_gradients` |
 | projection into the trust region               | Eqs. 11, 12   | `trust_region`     |
 | all targets (V's: Eq. 14), projected gradients | Algorithm 3   | `learning_signals` |
@@ -421,8 +421,9 @@ def learning_signals(
     )
     q_retrace = trace((log_rhos / num_dimensions).exp().clamp(max=1))  # Section 5.1
     errors = log_rhos.exp().clamp(max=1) * (q_retrace - taken_q_values)
-    uses_q_opc, threshold = config.advantage_target == "q_opc", config.clip_rho_threshold
+    uses_q_opc = config.advantage_target == "q_opc"
     targets = trace(torch.ones_like(log_rhos)) if uses_q_opc else q_retrace
+    threshold = config.clip_rho_threshold
     gradients = policy_gradients(
         policy,
         behaviour,

@@ -10,7 +10,7 @@ actions, vectors and frames, with or without an LSTM.
 |-----------------------------------------|---------------|----------------------|
 | advantages                              | Eq. 11 and 12 | `suite.actor_critic` |
 | log-probability and entropy of actions  | Section 5     | `suite.actor_critic` |
-| discounts and trace at an end           | deviation 2   | `suite.unrolls`      |
+| bootstrap at a time limit               | number 2      | `suite.unrolls`      |
 | clipped surrogate, value error, entropy | Eq. 7 and 9   | `losses`             |
 | old log-probabilities, and advantages   | Algorithm 1   | `with_advantages`    |
 | one gradient step on one minibatch      | Algorithm 1   | `update`             |

@@ -221,8 +221,8 @@ class Config(sac.Config):
 
     takes_hybrid_actions: ClassVar[bool] = True
     cuda_graphs: bool = True
-    """Whether a GPU is given each update as one CUDA graph, not kernel by kernel; not with several
-    `td_steps`, `normalise_entropy` or `prioritised_replay`. Without a GPU it is ignored."""
+    """Whether a GPU gets each update as one CUDA graph. Ignored without a GPU, and with several
+    `td_steps`, `normalise_entropy` or `prioritised_replay`."""
     initial_choice_alpha: Positive = 1.0
     """Temperature of the discrete action at the start, alpha_d; `initial_alpha` is alpha_c's."""
     max_log_alpha: float | None = None

@@ -334,9 +334,8 @@ def update(
     networks, log_temperature = learner.acting
     temperature = log_temperature.exp()  # the one before this update
     with torch.no_grad():
-        preferences = combine(
-            networks(batch.next_obs), config.q_of_critics
-        )  # an actor's are its logits
+        # an actor's preferences are its logits
+        preferences = combine(networks(batch.next_obs), config.q_of_critics)
         next_log_probs = log_policy(preferences, temperature)
         next_q_values = combine(learner.target_critics(batch.next_obs), config.q_of_critics)
         next_values = soft_values(next_q_values, next_log_probs, alpha)
@@ -352,8 +351,8 @@ def update(
             new_q_values = combine(learner.critics(batch.obs), config.q_of_critics)
         log_probs = log_policy(learner.actor(batch.obs).squeeze(1), temperature)
         losses = actor_loss(log_probs, new_q_values, alpha)
-        bound = config.max_gradient_norm
-        minimise(losses / divisor, learner.actor_optimiser, learner.actor, bound)
+        most = config.max_gradient_norm
+        minimise(losses / divisor, learner.actor_optimiser, learner.actor, most)
         metrics["actor_loss"] = losses.detach()
     else:
         log_probs = log_policy(combine(q_values, config.q_of_critics), temperature)

@@ -1,4 +1,4 @@
-"""What the agents share, in rooms; each imports only those before it.
+"""What the agents share, in subpackages; each imports only those before it.
 
 base      errors, files, the machine, randomness
 envs      tasks, and the environments that simulate them
@@ -9,6 +9,6 @@ record    a run's folder: its record, its tables, what makes it whole, the live 
 
 Bad input is a `UsageError`, what a disk refuses an `OSError`, wherever either may arise.
 
-The modules beside the rooms are the frame of a training: sessions, unrolls, replay, updates,
+The modules beside them are the frame of a training: sessions, unrolls, replay, updates,
 evaluation, trained policies. `docs/api.md` lists what users import.
 """

@@ -14,7 +14,7 @@ from suite.base.errors import UsageError
 
 
 def main(argv: Sequence[str]) -> int:
-    """Run somebody else's program as a control; with `--publish` make it a reference."""
+    """Run another library's program as a control; with `--publish` make it a reference."""
     parser = flags.make_parser("control")
     parser.add_argument("peer", help=", ".join(peer.peers()))
     add_flags(parser, (*GRID, *SIZE, "fresh", "dry_run"))

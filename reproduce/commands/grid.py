@@ -15,7 +15,7 @@ from reproduce.commands import flags
 from reproduce.plan.declared import keep_declared
 from reproduce.plan.grid import Plan
 from reproduce.plan.make import command_of, folder_name, make_plan, save_plan, variants_of, way_on
-from reproduce.plan.presets import presets_of, skipped_tasks
+from reproduce.plan.presets import check_trainable, presets_of, skipped_tasks
 from reproduce.plan.request import Request, add_flags, read_request, started_anew
 from reproduce.plan.resources import Cluster, check_memory, check_writable
 from reproduce.plan.status import by_task, check_extensions, name_of_settings, refuse_mixture
@@ -108,6 +108,7 @@ def _make_plan(request: Request, cluster: Cluster | None, *, is_variant: bool = 
     from reproduce.judge.outlook import refuse_early
 
     plan = with_baseline(make_plan(**vars(request), cluster=cluster))
+    check_trainable(plan.agent)
     names_seeds = is_variant or request.seeds or request.num_seeds
     plan = keep_declared(plan, counts_begun=not names_seeds)
     refuse_early(plan)

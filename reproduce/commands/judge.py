@@ -194,7 +194,7 @@ def _column_of(text: str) -> tuple[str, str]:
 
 
 def main(argv: Sequence[str]) -> int:
-    """Judge anybody's curves by a source; the exit status is that of a grid."""
+    """Judge the curves of any program by a source; the exit status is that of a grid."""
     parser = flags.make_parser("judge")
     parser.add_argument("agent", help="whose sources judge: " + ", ".join(agents.AGENTS))
     text = "CSV files (a grid's curves.csv, W&B's exports), or folders of runs with TensorBoard's "

@@ -19,6 +19,7 @@ from reproduce.plan.request import FIELDS, GRID, add_flags, read_request
 from reproduce.plan.resources import check_writable
 from reproduce.report.words import verdict_lines
 from reproduce.run.view import say
+from reproduce.words import counted
 from suite.base.errors import UsageError
 
 
@@ -53,10 +54,14 @@ def report(
         say(console, f"{row.task} seed {row.seed} {row.status} {row.error}".rstrip(), "bold red")
         say(console, str(row.log_tail))
     say(console, pipeline.tally(runs.status))
-    begun = dict.fromkeys(task for task, _ in declared_in(read_plan(plan.directory / PLAN)))
-    if others := [task for task in begun if task not in plan.tasks]:
-        every = " ".join((*plan.tasks, *others))
-        say(console, f"Begun here, too: {', '.join(others)}; --tasks {every} shows all")
+    begun = declared_in(read_plan(plan.directory / PLAN))
+    others = [
+        f"{task} ({steps:,} steps, {counted(len(seeds), 'seed')})"
+        for (task, steps), seeds in begun.items()
+        if task not in plan.tasks
+    ]
+    if others:
+        say(console, f"Begun here by other commands, and not on this page: {', '.join(others)}")
     if idle := without_updates(plan):
         say(console, f"warning: no update was made in {', '.join(idle)}: --env-steps is too small")
     statuses = set(runs.status)

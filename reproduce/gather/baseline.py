@@ -131,14 +131,15 @@ def _source_of(plan: Plan, agent: str) -> Source:
     return source_of(agent, plan.suite, plan.source if has_source else None)
 
 
-def or_published(plan: Plan, folder: Path) -> str:
-    """Return, in words, the published grid of a baseline's agent if another one judges."""
+def or_published(plan: Plan, folder: Path, task: str) -> str:
+    """Return, in words, the published grid of a baseline's agent if that can judge a task."""
     if plan.baseline not in AGENTS:
         return ""
     published = _source_of(plan, plan.baseline).folder(planning.PUBLISHED)
     known = (read_plan(published / PLAN) or {}).get("env_steps", {})
-    is_other = published.resolve() != folder.resolve() and known.keys() & plan.env_steps.keys()
-    return f"; or give --baseline {published}" if is_other else ""
+    is_other = published.resolve() != folder.resolve()
+    is_long = known.get(task, 0) >= plan.env_steps[task]
+    return f", or use --baseline {published}" if is_other and is_long else ""
 
 
 def _read(plan: Plan, folder: Path) -> Baseline:
@@ -146,8 +147,11 @@ def _read(plan: Plan, folder: Path) -> Baseline:
     declared = declared_in(saved)
     tasks = [task for task in plan.tasks if task in saved["env_steps"]]
     if not tasks:
-        tasks = ", ".join(plan.tasks)
-        raise _refusal(plan, f"{folder} has none of the tasks {tasks}: train it on them first")
+        problem = (
+            f"{folder} has none of the tasks {', '.join(plan.tasks)}: give that grid's command"
+        )
+        way = " with them first, finished runs are kept"
+        raise _refusal(plan, problem + way + or_published(plan, folder, plan.tasks[0]))
     runs, records = [], []
     for task in tasks:
         steps, there = saved["env_steps"][task], folder / folder_of(task)
@@ -167,7 +171,7 @@ def _read(plan: Plan, folder: Path) -> Baseline:
                     plan,
                     f"{task} ends there at {end:,} steps, here at {plan.env_steps[task]:,}: use "
                     f"--env-steps {end}, or give that grid more steps first"
-                    + or_published(plan, folder),
+                    + or_published(plan, folder, task),
                 )
             runs.append(run)
             records.append(record)

@@ -163,7 +163,7 @@ def why_no_reference(plan: Plan, task: str, env_steps: int) -> str:
     near = [next(filter(is_judged, side), None) for side in sides]
     named = " or ".join(f"{step:,}" for step in near if step)
     said = f"{judge} has no score at this step" + (f"; the nearest: {named}" if named else "")
-    return said + or_published(plan, Path(data.path))
+    return said + or_published(plan, Path(data.path), task)
 
 
 def table_of(rows: Sequence[Outlook]) -> Table:

@@ -79,10 +79,14 @@ def presets_of(agent: str) -> Mapping[tuple[str, str], Preset[Any]]:
             f"{file} has no PRESETS: an agent's file has PRESETS = read_presets({agent!r}, Config)"
             " (see CONTRIBUTING.md); any other file belongs elsewhere"
         )
-    for name in ("load", "main"):
-        if not hasattr(module, name):
-            raise UsageError(f"{file} has no {name}: see CONTRIBUTING.md")
     return presets
+
+
+def check_trainable(agent: str) -> None:
+    """Raise a `UsageError` if an agent's file lacks what training it, or its policy, needs."""
+    for name in ("load", "main"):
+        if not hasattr(importlib.import_module(f"agents.{agent}"), name):
+            raise UsageError(f"agents/{agent}.py has no {name}: see CONTRIBUTING.md")
 
 
 def tasks_of(preset: Preset[Any], suite: str, budget: str) -> tuple[str, ...]:

@@ -132,13 +132,12 @@ def _find(name: str) -> EnvSpec:
             importlib.import_module(module)
         except ModuleNotFoundError as error:
             raise UsageError(
-                f"{name}: cannot import {module} ({error}): install it, or name its folder in "
+                f"{name}: cannot import {module}: install {error.name}, or name its folder in "
                 "PYTHONPATH"
             ) from None
         except Exception as error:
-            raise UsageError(
-                f"{name}: mend {module}, which cannot be imported: {type(error).__name__}: {error}"
-            ) from None
+            why = " ".join(f"{type(error).__name__}: {error}".split())
+            raise UsageError(f"{name}: importing {module} fails: {why}") from None
     spec = gymnasium.registry.get(env_id)
     if spec is None:
         own = [key for key, other in gymnasium.registry.items() if _is_of(other, module)]

@@ -6,8 +6,8 @@ an example of either. Every mistake is a `UsageError` that names file and key.
 """
 
 import dataclasses
-import inspect
 import re
+import sys
 import tomllib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
@@ -148,12 +148,13 @@ class Presets(Mapping[tuple[str, str], Preset[ConfigT]]):
 
     @cached_property
     def _presets(self) -> dict[tuple[str, str], Preset[ConfigT]]:
-        config, entries = _default_config(self._config_class), list[_Entry]()
+        entries: list[_Entry] = []
+        refuse_wrong_defaults(self._config_class)
         for path in sorted(self._root.glob(f"*/{self.agent}.toml")):
             entries += _read(path, self._config_class)
         if not entries:
             require(self._root.is_dir(), "the folder of sources must be there", f"at {self._root}")
-            return _defaults(config)
+            return _defaults(self.agent, self._config_class)
         places = {suite: place for place, suite in enumerate(SUITES)}
         own = [entry.suite for entry in entries if entry.default == "agent"]
         entries.sort(key=lambda e: (e.suite not in own, places[e.suite], not e.default, e.source))
@@ -209,17 +210,27 @@ def replaced(presets: Mapping[Any, Any], agent: str, key: tuple[str, str], confi
     )
 
 
-def _default_config(config_class: type[ConfigT]) -> ConfigT:
-    """Return an agent's defaults; a `UsageError` names its file if they are none."""
+def refuse_wrong_defaults(config_class: type) -> None:
+    """Raise a `UsageError` that names an agent's file if its defaults are refused.
+
+    Settings without a default are the sources' to give.
+    """
     try:
-        return config_class()
-    except (TypeError, ValueError) as error:
-        file = Path(inspect.getfile(config_class)).name
-        raise UsageError(f"{file}: Config needs valid defaults: {error}") from None
+        config_class()
+    except TypeError:
+        return
+    except ValueError as error:
+        file = getattr(sys.modules.get(config_class.__module__), "__file__", None)
+        named = f"agents/{Path(file).name}" if file else config_class.__module__
+        raise UsageError(f"{named}: Config needs valid defaults: {error}") from None
 
 
-def _defaults(config: ConfigT) -> dict[tuple[str, str], Preset[ConfigT]]:
+def _defaults(agent: str, config_class: type[ConfigT]) -> dict[tuple[str, str], Preset[ConfigT]]:
     """Return presets of an agent without a file: its defaults, where they can be trained."""
+    try:
+        config = config_class()
+    except TypeError as error:
+        raise UsageError(f"{agent}: Config needs a default for each setting: {error}") from None
     settings: Any = config
     most, own = settings.env_steps, settings.task
     budgets = {

@@ -214,7 +214,7 @@ IGNORED = [
     *product(["ppo"], BOTH, [OF_PPO | {"shared_trunk": True, "lstm_size": 6}]),
     *product(["impala"], BOTH, [{"loss_reduction": how} for how in ("sum", "mean")]),
 ]
-"""ACER's derivations leave these rows out, so that its updates are tested with them."""
+"""ACER's own tests cover this: their derivations leave such rows out."""
 
 
 @pytest.mark.parametrize(("agent", "spaces", "changes"), IGNORED)

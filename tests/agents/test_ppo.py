@@ -225,9 +225,9 @@ def test_the_clip_falls_with_the_learning_rate(
 def test_a_recurrent_policy_is_judged_with_the_memory_it_acted_with(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A whole unroll gives the outputs that chose its actions."""
-    acted, gaps = list[Tensor](), list[float]()
-    judge, act = ppo.with_advantages, ppo.ActionSampler.__call__
+    """A whole unroll gives the outputs that chose its actions; its first ratios are 1."""
+    acted, gaps, kls = list[Tensor](), list[float](), dict[int, float]()
+    judge, act, update = ppo.with_advantages, ppo.ActionSampler.__call__, ppo.update
 
     def noted(*given: Any) -> Any:
         found = act(*given)
@@ -241,11 +241,18 @@ def test_a_recurrent_policy_is_judged_with_the_memory_it_acted_with(
         gaps.append((outputs - then).abs().amax(-1)[batch.valid > 0].max().item())
         return judge(learner, config, batch, memory)
 
+    def watched(*given: Any) -> dict[str, Tensor]:
+        metrics = update(*given)
+        kls.setdefault(len(gaps), metrics["approximate_kl"].item())
+        return metrics
+
     monkeypatch.setattr(ppo.ActionSampler, "__call__", noted)
     monkeypatch.setattr(ppo, "with_advantages", compared)
+    monkeypatch.setattr(ppo, "update", watched)
     train(tiny("ppo, recurrent", policy_head_gain=1.0, learning_rate=0.01), tmp_path)
     assert len(gaps) >= 10
     assert max(gaps) < 1e-5
+    assert max(kls.values()) < 1e-8
 
 
 def test_recomputed_advantages_keep_the_policy_that_acted(

@@ -59,7 +59,7 @@ class Enough(Exception):
 
 
 def processor_time(cores: int) -> float:
-    """Return the seconds that would have passed alone: of the processor, or of its busier core."""
+    """Return the the seconds if nothing else ran: of the processor, or of its busier core."""
     learning = time.thread_time()
     acting = time.process_time() - learning
     return learning + acting if cores == 1 else max(learning, acting)

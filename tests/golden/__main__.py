@@ -30,7 +30,8 @@ def main(argv: Sequence[str]) -> int:
     """Do as the command line says."""
     parser = argparse.ArgumentParser(prog="python -m tests.golden", description=__doc__)
     parser.add_argument("--agent", choices=RUNS, nargs="+", default=list(RUNS))
-    parser.add_argument("--update", action="store_true", required=True)
+    text = "needed, so that nobody stores by accident"
+    parser.add_argument("--update", action="store_true", required=True, help=text)
     options = parser.parse_args(argv)
     for agent in options.agent:
         trees.number_of(agent)

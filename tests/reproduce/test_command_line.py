@@ -298,7 +298,6 @@ def test_the_list_shows_all_names(desk: Path, say: Say, monkeypatch: pytest.Monk
 BROKEN = {
     "torn": "def train(:\n",
     "presets that are none": "PRESETS = None\n",
-    "no load": "PRESETS: dict = {}\n",
     "no module": "\nimport nowhere_at_all\n",
     "two lines": "raise ValueError('two\\nlines')\n",
     "an exit": "import sys\nsys.exit(3)\n",
@@ -319,6 +318,7 @@ load = main = None
 """Contents of a file `agents/half.py`."""
 
 
+@pytest.mark.usefixtures("unchecked")  # a check of types would read the presets before anybody
 @pytest.mark.parametrize("case", BROKEN)
 def test_a_file_that_is_no_agent_yet_is_named_in_one_line_and_breaks_nothing_else(
     case: str, desk: Path, say: Say, monkeypatch: pytest.MonkeyPatch
@@ -336,6 +336,17 @@ def test_a_file_that_is_no_agent_yet_is_named_in_one_line_and_breaks_nothing_els
     assert f"agent half\n  {err.removeprefix('error: ')}" in out
     assert "agent sac\n  mujoco: jaxrl, " in out
     sys.modules.pop("agents.half", None)
+
+
+@pytest.mark.parametrize("name", ["load", "main"])
+def test_an_agent_that_lacks_what_training_needs_is_refused_when_planned(
+    name: str, desk: Path, say: Say, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Not after hours of training, which nobody could evaluate."""
+    monkeypatch.delattr(f"agents.sac.{name}")
+    status, out, err = say([*TINY, "--dry-run"])
+    assert (status, out) == (2, "")
+    check(err, f"an agent without {name}")
 
 
 @pytest.mark.parametrize("words", [["list"], [*TINY, "--dry-run"]])

@@ -80,7 +80,10 @@ def test_atari_is_human_normalised(tmp_path: Path, monkeypatch: pytest.MonkeyPat
 
 @pytest.mark.usefixtures("undrawn")  # `test_command_line.py` draws figures and charts
 def test_runs_like_the_reference_reproduce_it_and_everything_is_written(tmp_path: Path) -> None:
-    """A report changes nothing that a run recorded, and is the same where its folder is moved."""
+    """Three seeds around the reference's mean are `reproduced`, a task without one has its score.
+
+    A report changes nothing that a run recorded, and is the same where its folder is moved.
+    """
     plan = mujoco(tmp_path / "here", [HOPPER, ANT])
     reference = reference_of(plan, HOPPER)
     for seed in plan.seeds:
@@ -99,6 +102,7 @@ def test_runs_like_the_reference_reproduce_it_and_everything_is_written(tmp_path
     assert hopper.score_std == pytest.approx(50.0)
     assert hopper.margin == pytest.approx(0.1 * (reference.mean - zero))
     assert (hopper.reference_source, hopper.num_seeds) == (plan.preset.judged_by, 3)
+    assert verdicts.iloc[1].score_mean == pytest.approx(4000.0)
     written = tree(plan.directory)
     names = {*(f"{name}.csv" for name in COLUMNS), "report.json", "index.html"}
     assert set(written) - set(before) == names

@@ -38,7 +38,7 @@ def test_replay_returns_what_was_stored_and_forgets_the_oldest() -> None:
 
 
 def history(num_steps: int, capacity: int, ends: dict[int, str]) -> HistoryReplay:
-    """Return a replay of 100 seed + step + env / 10; `ends` are of the second environment."""
+    """Return a replay of observations 100 seed + step + env / 10; `ends`: the second's, by step."""
     replay = HistoryReplay(2, capacity, 2, (1, 1, 0), 1, CPU)
     for t in range(num_steps):
         tag = (100 * np.arange(2)[:, None] + t + np.arange(2) / 10).astype("f4")

@@ -1,4 +1,4 @@
-"""Run one control: somebody else's program trains one seed, and its record is written as ours.
+"""Run one control: a program of another library trains one seed, and its record is written as ours.
 
     PEER/bin/python -I run.py ORDER
 

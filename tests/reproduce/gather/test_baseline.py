@@ -122,10 +122,11 @@ def test_a_published_grid_is_named_where_ours_is_too_short(tmp_path: Path, publi
     for baseline in ("sac", str(theirs.directory)):  # the second time it judges already
         chosen = with_baseline(dataclasses.replace(plan, baseline=baseline))
         assert "--baseline" not in why_no_reference(chosen, TASK, 5_000)
-    run(grid(tmp_path))
+    run(grid(tmp_path, env_steps=20_000))
     check(why_no_reference(with_baseline(plan), TASK, 5_000), "too early, published")
-    with refused("shorter, published"):
-        with_baseline(grid(tmp_path, "sac_alf", baseline="sac", env_steps=30_000))
+    for case, steps in (("shorter, published", 25_000), ("as the published one is", 30_000)):
+        with refused(case):
+            with_baseline(grid(tmp_path, "sac_alf", baseline="sac", env_steps=steps))
 
 
 def test_what_cannot_judge_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

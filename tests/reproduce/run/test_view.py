@@ -70,7 +70,7 @@ def test_without_a_terminal_progress_is_plain_lines_at_intervals(clock: list[flo
 
 @pytest.mark.parametrize("terminal", [False, True])
 def test_each_end_is_printed_once_and_at_once(terminal: bool, clock: list[float]) -> None:
-    """Of a run that is run again too; what was finished before is no news, and no error markup."""
+    """Of a run that is run again too; what was finished before is no news."""
     console = console_of(terminal, width=400)
     rows = [progress(seed, "running", last_return=-7.5) for seed in (1, 2, 3, 4)]
     rows[0] = progress(1, "finished", already=True)

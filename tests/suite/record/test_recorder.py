@@ -149,6 +149,10 @@ def test_a_run_says_what_it_is_and_where_it_runs(
     assert ours["versions"] == hardware.versions()
     assert ours["machine"] == hardware.machine()
     assert (ours["commit"], ours["dirty"]) == ("c0ffee", True)
+    monkeypatch.setattr(hardware, "revision", lambda: {"commit": "c0ffee", "dirty": True})
+    monkeypatch.setattr(hardware, "uncommitted", lambda sources: ())
+    record(tmp_path / "beside")  # another agent's file is in no commit
+    assert run_json(tmp_path / "beside", 1)["dirty"] is False
     assert ours["started_at"].endswith("+00:00")
     assert (ours["ended_at"], ours["wall_seconds"], ours["error"]) == (None, None, None)
     log(run, 100, [1.0, 1.0])
