@@ -218,7 +218,7 @@ def test_what_cannot_be_judged_is_one_line(case: str, tmp_path: Path, say: Say) 
 
 @pytest.mark.usefixtures("undrawn")
 def test_files_of_one_name_have_own_pages(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Every grid's table is called `curves.csv`; a page of several files is another's, too."""
+    """Every grid's table is called `curves.csv`; several files share one."""
     monkeypatch.chdir(tmp_path)
     first, second = Path("first", "curves.csv"), Path("second", "curves.csv")
     for path, task in ((first, TASKS[1]), (second, TASKS[0])):

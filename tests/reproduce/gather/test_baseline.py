@@ -101,7 +101,7 @@ def test_a_baseline_may_be_evaluated_less_often_than_asked(tmp_path: Path) -> No
 
 
 def test_a_published_grid_is_a_baseline_without_another(tmp_path: Path, published: Path) -> None:
-    """One's own grid comes first; a grid's folder or a runs directory names any, as of old code."""
+    """One's own grid comes first; a folder names any grid, also one's own before a change."""
     plan = grid(tmp_path / "runs" / "gamma=0.9", "sac_alf", baseline="sac")
     for root, scores in ((published, EQUAL), (tmp_path / "runs", BROKEN)):
         theirs = run(grid(root), scores)

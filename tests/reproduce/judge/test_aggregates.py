@@ -101,7 +101,7 @@ def curve(task: str, seed: int, *returns: float) -> pd.DataFrame:
 
 
 def test_a_time_is_that_of_the_first_point_at_the_score() -> None:
-    """From zero 100 to 200: 150 and 190; three of six seeds have no evaluation yet, or never."""
+    """From zero 100 to 200: 150 and 190; three of six seeds have no evaluation."""
     curves = [curve("A", 1, 100.0, 150.0, 120.0, 195.0), curve("A", 2, 190.0, 0.0)]
     curves += [curve("A", 3, 149.0), *(curve(task, 1, 9.0) for task in "BCD")]
     runs = [("A", seed, "finished") for seed in (1, 2, 3)]
