@@ -414,7 +414,7 @@ def update(
     loss = config.q_coef * q_loss - objective
     norm = learner.optimiser.minimise(loss, learning_rate, config.max_gradient_norm)
     with torch.no_grad():
-        follow(learner.average_policy, learner.network.actor, config.tau)
+        follow(learner.average_policy.parameters(), learner.network.actor.parameters(), config.tau)
         means = (torch.stack([*signals.diagnostics.values()]) * weights).sum((1, 2))
         return dict(zip(signals.diagnostics, means, strict=True)) | {"gradient_norm": norm}
 

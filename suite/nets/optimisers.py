@@ -2,7 +2,7 @@
 
 import copy
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import torch
@@ -55,10 +55,10 @@ class Network(nn.Module):
 
 
 @torch.no_grad()
-def follow(slow: nn.Module, online: nn.Module, rate: float) -> None:
+def follow(slow: Iterable[Tensor], online: Iterable[Tensor], rate: float) -> None:
     """Move a network's weights towards another's: rate * online + (1 - rate) * slow."""
-    for weight, fast in zip(slow.parameters(), online.parameters(), strict=True):
-        weight.lerp_(fast, rate)
+    for weight, target in zip(slow, online, strict=True):
+        weight.lerp_(target, rate)
 
 
 def _joined(tensors: Sequence[Tensor]) -> Float[Tensor, " P"]:

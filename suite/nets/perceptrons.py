@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from suite.base.errors import check_shape
 from suite.nets.initialisation import Scheme, draw_layer
+from suite.nets.optimisers import follow
 from suite.nets.recurrence import LSTM
 
 Heads = Sequence[tuple[int, float]]
@@ -252,11 +253,9 @@ class Ensemble(nn.Module):
         for weight in self._weights:
             weight.requires_grad_(True)
 
-    @torch.no_grad()
     def follow(self, online: "Ensemble", rate: float) -> None:
         """Move the weights towards those of another ensemble: rate * online + (1 - rate) * slow."""
-        for slow, fast in zip(self._weights, online._weights, strict=True):
-            slow.lerp_(fast, rate)
+        follow(self._weights, online._weights, rate)
 
     def clip_gradients(self, bound: float) -> None:
         """Scale the gradient of each network down to a Euclidean norm of at most `bound`."""
