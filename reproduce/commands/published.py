@@ -14,7 +14,7 @@ from reproduce.commands import flags
 from reproduce.pipeline import gather, write_report
 from reproduce.plan.grid import PUBLISHED, Plan
 from reproduce.plan.make import load_grid
-from suite.base.files import compress
+from suite.base.files import compress, compressed
 from suite.envs.tasks import find_task
 from suite.record.manifest import POLICY, TABLES, leave_out_policy
 
@@ -40,8 +40,8 @@ def find_plans(root: Path) -> list[Plan]:
 def refresh(plan: Plan) -> None:
     """Keep the records of a published folder small, and write its tables, figures and page.
 
-    A task keeps one policy, all games together one; tables of games, and of many episodes, are
-    compressed.
+    A task keeps one policy, all games together one. Tables of games, of many episodes and of the
+    reference's curves are compressed.
     """
     kept = set()
     for run in plan.runs():
@@ -57,6 +57,7 @@ def refresh(plan: Plan) -> None:
                 leave_out_policy(run.directory)
             kept.add(whose)
     write_report(plan, gather(plan))
+    compress(plan.directory / "reference_curves.csv")
 
 
 def stale_table(plan: Plan) -> str:
@@ -65,9 +66,8 @@ def stale_table(plan: Plan) -> str:
         path = plan.directory / f"{name}.csv"
         given = pd.read_csv(io.StringIO(table.to_csv(index=False)))
         try:
-            pd.testing.assert_frame_equal(
-                pd.read_csv(path), given, check_dtype=False, rtol=TOLERANCE, atol=1e-9
-            )
+            kept = pd.read_csv(path if path.exists() else compressed(path))
+            pd.testing.assert_frame_equal(kept, given, check_dtype=False, rtol=TOLERANCE, atol=1e-9)
         except (FileNotFoundError, ValueError, AssertionError):
             return path.name
     return ""

@@ -15,7 +15,7 @@ from reproduce.judge.aggregates import COLUMNS as IMPROVEMENT_COLUMNS
 from reproduce.judge.aggregates import TIMES_COLUMNS
 from reproduce.judge.verdicts import TABLE_COLUMNS
 from suite.base.errors import UsageError
-from suite.base.files import LARGEST_TABLE, read_json, read_whole
+from suite.base.files import DAMAGED, read_json, read_plain
 
 SCALE = ("zero_score", "reference_score", "normalised_score")
 
@@ -49,18 +49,18 @@ TEXT_COLUMNS = {
 
 
 def read_report_table(directory: Path, name: str) -> pd.DataFrame:
-    """Read one tidy file of a comparison.
+    """Read one tidy file of a comparison, or its compressed form.
 
     Returns:
         The rows with every column of `COLUMNS[name]`; empty if the file is missing. Only an empty
         cell counts as missing, so a task may be called `NA`.
     """
     columns, path = list(COLUMNS[name]), directory / f"{name}.csv"
-    if not path.exists():
-        return pd.DataFrame(columns=pd.Index(columns))
     try:
-        content = io.BytesIO(read_whole(path, LARGEST_TABLE))
-    except (OSError, ValueError) as error:
+        content = io.BytesIO(read_plain(path))
+    except FileNotFoundError:
+        return pd.DataFrame(columns=pd.Index(columns))
+    except (OSError, *DAMAGED) as error:
         raise UsageError(f"unreadable {path}: {error}") from None
     text: Any = dict.fromkeys(TEXT_COLUMNS.intersection(columns), str)
     table = pd.read_csv(content, dtype=text, keep_default_na=False, na_values=[""])
