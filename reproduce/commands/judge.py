@@ -184,6 +184,16 @@ def _name_of(paths: Sequence[Path]) -> str:
     return f"{paths[0].resolve().stem[:100]}-{hashlib.sha256(b'|'.join(places)).hexdigest()[:8]}"
 
 
+def _check_replaceable(out: Path, inputs: Sequence[Path]) -> None:
+    """Refuse a folder in which a page would replace anything but an earlier page of `judge`."""
+    is_page = (out / "report.json").exists() and not (out / "plan.json").exists()
+    if out.exists() and any(out.iterdir()) and not is_page:
+        raise UsageError(f"--out: {out} holds other files: choose an empty folder")
+    for path in inputs:
+        if path.resolve().is_relative_to(out.resolve()):
+            raise UsageError(f"--out: {path} lies in {out}: choose another folder")
+
+
 def _column_of(text: str) -> tuple[str, str]:
     """Return our name of a column and the one in the files, from `--columns`."""
     ours, _, theirs = text.partition("=")
@@ -221,8 +231,8 @@ def main(argv: Sequence[str]) -> int:
         "runs", "judged", options.agent, options.like, _name_of(options.curves)
     )
     check_writable(out, "--out")
-    if (out / "plan.json").exists():
-        raise UsageError(f"--out: {out} is a grid's folder: choose another")
+    if options.out:
+        _check_replaceable(out, options.curves)
     rows, suite, rule = found["verdicts"], found["suite"], found["scores"]["rule"].iloc[0]
     report = {"title": curves.name, "agent": options.agent, "judged_by": options.like}
     report |= {"env_steps": dict(zip(rows["task"], map(int, rows["env_steps"]), strict=True))}

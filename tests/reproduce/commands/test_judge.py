@@ -231,6 +231,27 @@ def test_files_of_one_name_have_own_pages(tmp_path: Path, monkeypatch: pytest.Mo
 
 
 @pytest.mark.usefixtures("undrawn")
+def test_a_page_replaces_nothing_but_a_page(tmp_path: Path, say: Say) -> None:
+    """A folder with other files, a grid's, and one that holds the curves stay as they are."""
+    path, page = write(tmp_path, TASKS[1:]), tmp_path / "page"
+    grid = tmp_path / "grid"
+    grid.mkdir()
+    for name in ("plan.json", "report.json"):
+        (grid / name).write_text("{}")
+
+    def judge(curves: Path, out: Path) -> tuple[int, str, str]:
+        return say(["judge", "sac", str(curves), "--like", "nnabla_rl", "--out", str(out)])
+
+    assert [judge(path, page)[0] for _ in range(2)] == [0, 0], "a page may be drawn again"
+    before = {file: file.read_bytes() for file in tmp_path.rglob("*") if file.is_file()}
+    for curves, out in ((path, tmp_path), (path, grid), (page / "curves.csv", page)):
+        status, _, said = judge(curves, out)
+        assert status == 2
+        check(said)
+    assert before == {file: file.read_bytes() for file in tmp_path.rglob("*") if file.is_file()}
+
+
+@pytest.mark.usefixtures("undrawn")
 def test_the_command_has_a_grids_status(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """0 where nothing is below, 1 where something is; one task alone has no suite."""
     path = write(tmp_path, TASKS[1:])
