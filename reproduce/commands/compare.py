@@ -13,25 +13,28 @@ from reproduce.commands import flags
 from reproduce.gather.collect import score, throughput
 from reproduce.judge.inference import sample, welch
 from reproduce.plan.status import records_below
+from reproduce.plan.unlearned import known_zero
 from reproduce.report.words import with_interval
 from reproduce.run.view import say
 from reproduce.words import number
 from suite.base.errors import UsageError
 from suite.envs.tasks import TASKS, folder_of
+from suite.record.records import ENDED
 from suite.settings.command_line import printable
 
 COLUMNS = ("task", "env steps", "A, mean (n)", "B, mean (n)", "B - A [95 %]", "speed B / A")
-Configs = dict[Path, Mapping[str, Any]]
-"""Configurations of finished runs of a task, by their folders."""
+Records = dict[Path, Mapping[str, Any]]
+"""Records of a task's runs that ended, by their folders."""
 
 
 def compare(runs_a: Path, runs_b: Path) -> list[dict[str, Any]]:
-    """Return one row per task with finished runs in both grids.
+    """Return one row per task with runs that ended in both grids.
 
     Scores are taken at the largest step that every run of the task reached, under the runs' own
-    rule; runs that have not finished, or have no score there, are `left_out`, with the reason. The
-    interval is Welch's 95 % interval of the difference B - A (NaN with fewer than two scores on a
-    side); `speed_ratio` is median B over median A environment steps per second.
+    rule. A run that `diverged` has a random policy's score, as in a verdict; runs that have not
+    ended, or have no score there, are `left_out`, with the reason. The interval is Welch's 95 %
+    interval of the difference B - A (NaN with fewer than two scores on a side); `speed_ratio` is
+    median B over median A environment steps per second.
     """
     for runs in (runs_a, runs_b):
         if not runs.is_dir():
@@ -49,41 +52,44 @@ def compare(runs_a: Path, runs_b: Path) -> list[dict[str, Any]]:
     return rows
 
 
-def _read(runs: Path) -> tuple[str, dict[str, Configs], dict[str, dict[Path, str]]]:
-    """Return which agent's settings a folder's finished runs have, and these runs by task.
+def _read(runs: Path) -> tuple[str, dict[str, Records], dict[str, dict[Path, str]]]:
+    """Return which agent's settings a folder's runs that ended have, and these runs by task.
 
     The last are the others by their task's folder, each with its status.
     """
-    found, makers, others = dict[str, Configs](), dict[str, Path](), dict[str, dict[Path, str]]()
+    found, makers, others = dict[str, Records](), dict[str, Path](), dict[str, dict[Path, str]]()
     for run, record in (*records_below(runs, "seed-*"), *records_below(runs)):
-        if record["status"] == "finished":
-            found.setdefault(record["task"], {})[run] = record["config"]
+        if record["status"] in ENDED:
+            found.setdefault(record["task"], {})[run] = record
             agent = record.get("control") or record["agent"]
             makers.setdefault(f"{agent}, {record['source']}", run)
         else:
             folder = folder_of(record["task"]) or run.parent.name  # a damaged record does not say
             others.setdefault(folder, {})[run] = record["status"]
     if not found:
-        raise UsageError(f"{runs} holds no finished runs ([<task>/]seed-<k>/run.json)")
+        raise UsageError(f"{runs} holds no runs that ended ([<task>/]seed-<k>/run.json)")
     if len(makers) > 1:
         several = " and ".join(f"{maker} ({run})" for maker, run in makers.items())
         raise UsageError(f"{runs} holds runs of {several}: name a folder of one of them")
     return next(iter(makers)), found, others
 
 
-def _row(task: str, runs_a: Configs, runs_b: Configs) -> dict[str, Any]:
-    configs = [*runs_a.values(), *runs_b.values()]
+def _row(task: str, runs_a: Records, runs_b: Records) -> dict[str, Any]:
+    runs = runs_a | runs_b
+    configs = [record["config"] for record in runs.values()]
     rules = {config.get("evaluation_rule", "deterministic") for config in configs}
     is_game = task in TASKS and TASKS[task].family == "atari"
     protocols = {config.get("protocol") or "noframeskip" for config in configs if is_game}
     refuse_different(task, rules=rules, protocols=protocols)
     rule, env_steps = rules.pop(), min(config["env_steps"] for config in configs)
-    scores = {run: score(run, rule, env_steps) for run in (*runs_a, *runs_b)}
+    random = known_zero(task, next(iter(protocols), "")).random
+    diverged = [run for run, record in runs.items() if record["status"] == "diverged"]
+    scores = {run: random if run in diverged else score(run, rule, env_steps) for run in runs}
     none = f"no score at {env_steps:,} steps"
     left_out = {run: none for run, found in scores.items() if math.isnan(found)}
     a, b = (
-        np.array([scores[run] for run in runs if run not in left_out], dtype=np.float64)
-        for runs in (runs_a, runs_b)
+        np.array([scores[run] for run in side if run not in left_out], dtype=np.float64)
+        for side in (runs_a, runs_b)
     )
     mean_a, mean_b = (side.mean() if side.size else math.nan for side in (a, b))
     low, high, _ = interval(a, b)
@@ -93,6 +99,7 @@ def _row(task: str, runs_a: Configs, runs_b: Configs) -> dict[str, Any]:
         **{"num_seeds_b": len(b), "score_mean_b": mean_b},
         **{"difference": mean_b - mean_a, "ci_low": low, "ci_high": high},
         "speed_ratio": _median_speed(runs_b) / _median_speed(runs_a),
+        "diverged": [run for run in diverged if run not in left_out],
         "left_out": left_out,
     }
 
@@ -105,7 +112,7 @@ def refuse_different(place: str, **kinds: Collection[str]) -> None:
             raise UsageError(f"{place}: scores of different {what} do not compare: {names}")
 
 
-def _median_speed(runs: Configs) -> float:
+def _median_speed(runs: Records) -> float:
     speeds = [speed["env_steps_per_second"] for run in runs if (speed := throughput(run))]
     return float(np.median(speeds)) if speeds else math.nan
 
@@ -124,53 +131,26 @@ def interval(
     return float(test.ci_low), float(test.ci_high), 2.0 * min(p_below, 1.0 - p_below)
 
 
-def _grids(runs: Path) -> dict[Path, Path]:
-    """Return the grids of a `--runs-dir` by name; of a grid or another folder of runs, itself."""
-    grids = sorted({run.parents[1] for run in runs.glob("*-*/*/*/seed-*")})
-    return {path.relative_to(runs): path for path in grids} or {Path(): runs}
-
-
-def _pairs(grids_a: Mapping[Path, Path], grids_b: Mapping[Path, Path]) -> list[tuple[Path, Path]]:
-    """Return the folders to compare: of two with one grid each, these; else grids of one name."""
-    if len(grids_a) == len(grids_b) == 1:
-        return [*zip(grids_a.values(), grids_b.values(), strict=True)]
-    both = [(path, grids_b[name]) for name, path in grids_a.items() if name in grids_b]
-    folders = (*grids_a.values(), *grids_b.values())
-    if not both and all(path.is_dir() for path in folders):
-        ours, theirs = (", ".join(map(str, grids.values())) for grids in (grids_a, grids_b))
-        raise UsageError(f"no grid has one name on both sides: name one of {ours}; and of {theirs}")
-    return both or [(folders[0], folders[-1])]  # `compare` names the one that is missing
-
-
 def main(argv: Sequence[str]) -> int:
-    """Print a before-and-after table of two folders of runs, or of two `--runs-dir`."""
+    """Print a before-and-after table of two folders of runs."""
     parser = flags.make_parser("compare")
-    parser.add_argument("runs_a", type=Path, help="runs/sac-mujoco/paper, an --out or a --runs-dir")
+    parser.add_argument(
+        "runs_a", type=Path, help="a grid's folder, runs/sac-mujoco/paper, or --out"
+    )
     parser.add_argument("runs_b", type=Path)
     options = parser.parse(argv)
-    console = flags.make_console()
-    sides = {"A": _grids(options.runs_a), "B": _grids(options.runs_b)}
-    pairs, status = _pairs(*sides.values()), 0
-    for runs_a, runs_b in pairs:
-        try:
-            rows = compare(runs_a, runs_b)
-        except UsageError as error:
-            if len(pairs) == 1:
-                raise
-            say(console, f"Not compared: {error}", "bold red")
-            status = 2
-            continue
-        title = f"A: {runs_a} ({rows[0]['made_by_a']})   B: {runs_b} ({rows[0]['made_by_b']})"
-        console.print(_table(rows, title))
-        for row in rows:
-            if row["left_out"]:
-                runs = ", ".join(f"{run} ({why})" for run, why in row["left_out"].items())
-                say(console, f"Left out of {row['task']}: {runs}")
-    compared = {grid for pair in pairs for grid in pair}
-    for side, grids in sides.items():
-        if alone := [str(grid) for grid in grids.values() if grid not in compared]:
-            say(console, f"Only in {side}: {', '.join(alone)}")
-    return status
+    rows, console = compare(options.runs_a, options.runs_b), flags.make_console()
+    first = rows[0]
+    title = f"A: {options.runs_a} ({first['made_by_a']})   B: {options.runs_b} "
+    console.print(_table(rows, f"{title}({first['made_by_b']})"))
+    for row in rows:
+        if row["diverged"]:
+            runs = ", ".join(map(str, row["diverged"]))
+            say(console, f"Diverged on {row['task']}, so counted as a random policy: {runs}")
+        if row["left_out"]:
+            runs = ", ".join(f"{run} ({why})" for run, why in row["left_out"].items())
+            say(console, f"Left out of {row['task']}: {runs}")
+    return 0
 
 
 def _table(rows: Sequence[Mapping[str, Any]], title: str) -> Table:
