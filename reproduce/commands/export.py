@@ -5,7 +5,6 @@ graph. `docs/using_results.md` has the names and shapes of its input and output.
 """
 
 import contextlib
-import importlib.util
 import io
 import json
 import logging
@@ -37,7 +36,7 @@ def export_onnx(
     """
     if file.suffix != ".onnx" or not file.parent.is_dir():
         raise UsageError(f"--onnx: {file} must end in .onnx, in a folder that is there")
-    if not all(map(importlib.util.find_spec, ("onnx", "onnxscript"))):
+    if not all(map(flags.is_installed, ("onnx", "onnxscript"))):
         raise UsageError("--onnx needs two packages: pip install 'encore-rl[onnx]'")
     import agents
     from reproduce.commands.evaluate import policy_folder

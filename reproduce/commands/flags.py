@@ -1,5 +1,6 @@
 """Parsers, flags and the console, shared by several commands; a grid's own are in `Request`."""
 
+import importlib.util
 import sys
 from argparse import ArgumentTypeError
 from collections.abc import Mapping, Sequence
@@ -74,6 +75,12 @@ def make_table(*columns: str, **look: Any) -> Table:
     for place, name in enumerate(columns):
         table.add_column(Text(name), justify="right" if place else "left", overflow="fold")
     return table
+
+
+def is_installed(package: str) -> bool:
+    """Return whether a package can be imported; a folder of its name without code is none."""
+    spec = importlib.util.find_spec(package)
+    return spec is not None and spec.origin is not None
 
 
 def refuse_other_task(run: Path, task: str, asked: str | None) -> None:

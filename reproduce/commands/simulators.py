@@ -61,6 +61,11 @@ def main(argv: Sequence[str]) -> int:
         raise UsageError(f"--threads: this machine lets us use {num_cores()} cores")
     if not 0 < options.seconds <= MOST_SECONDS:
         raise UsageError(f"--seconds must be above 0, and at most {MOST_SECONDS}")
+    speeds = ("num_envs", "threads", "modes", "turns", "seconds", "busy")
+    given = [name for name in speeds if getattr(options, name) != parser.get_default(name)]
+    if options.same_work and given:
+        named = ", ".join(f"--{name.replace('_', '-')}" for name in given)
+        raise UsageError(f"--same-work measures no speeds: leave out {named}")
     check_writable(options.out, "--out")
     facts = processor()  # its generation and its cores name the folder
     vendor = (facts["vendor_id"] or "cpu").lower()

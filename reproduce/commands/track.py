@@ -5,7 +5,7 @@ recorded files stay the truth: a mirror is made anew whenever one of them begins
 """
 
 import contextlib
-import importlib.util
+import importlib
 import math
 import os
 import shlex
@@ -84,7 +84,7 @@ def check_kind(kind: str) -> None:
     """Raise a `UsageError` if nothing mirrors like this, or the package that would is missing."""
     if kind not in SINKS:
         raise UsageError(f"nothing tracks runs with {kind!r}{nearest(kind, SINKS)}")
-    if importlib.util.find_spec(kind) is None:
+    if not flags.is_installed(kind):
         raise UsageError(f"{kind} is missing: pip install 'encore-rl[tracking]'")
 
 

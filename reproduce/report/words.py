@@ -65,7 +65,7 @@ def with_interval(value: Any, low: Any, high: Any) -> str:
 
 
 def explain(row: Mapping[str, Any]) -> str:
-    """Explain why a verdict was given and how to settle an open one, in one to four sentences."""
+    """Explain why a verdict was given and how to settle an open one, in a few sentences."""
     return _sentences(_reasons(row))
 
 

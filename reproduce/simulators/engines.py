@@ -1,7 +1,7 @@
 """Engines that step many environments at once, behind one set of methods.
 
 `serve.py` builds one in a process of its own. Those of stable-baselines3 run in the peers' Python,
-which has neither envpool nor our networks; so every import of a library stands where it is used.
+whose packages are not ours; so every import of a library stands where it is used.
 """
 
 import importlib

@@ -4,7 +4,7 @@ from typing import NamedTuple
 
 
 class Finding(NamedTuple):
-    """What a tier found for one workload."""
+    """What a check found for one workload."""
 
     name: str
     alarm: bool

@@ -103,7 +103,7 @@ def test_scores_are_taken_at_the_step_that_all_reached(tmp_path: Path) -> None:
 
 
 def test_what_cannot_be_compared_is_refused(tmp_path: Path) -> None:
-    """No folder, no run that ended, no shared task, two rules, two protocols: each is told apart."""
+    """No folder, no run that ended, no shared task, two rules, two protocols, each told apart."""
     first, second, third = (pendulum(tmp_path / name) for name in ("a", "b", "c"))
     write(first, TASK, [1.0, 2.0])
     write(second, OTHER, [1.0, 2.0])

@@ -1,9 +1,9 @@
 """Mirrors in TensorBoard and Weights & Biases: every recorded point once, and no harm to a run."""
 
 import importlib
-import importlib.util
 import json
 import re
+import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -178,9 +178,16 @@ def test_a_mirror_that_fails_stops_nothing(tmp_path: Path, monkeypatch: pytest.M
     assert line.startswith("The mirror is not complete (RuntimeError: no service)")
 
 
-def test_what_cannot_be_tracked_is_refused_in_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
-    """An unknown kind names the nearest; a missing package names the extra."""
-    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+def test_what_cannot_be_tracked_is_refused_in_one_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An unknown kind names the nearest; a missing package names the extra.
+
+    A folder called `wandb`, as wandb makes them where it runs, is no package.
+    """
+    (tmp_path / "wandb").mkdir()
+    monkeypatch.setattr(sys, "path", [str(tmp_path)])
+    monkeypatch.delitem(sys.modules, "wandb", raising=False)
     for kind in ("wandbb", "wandb"):
         with refused(kind):
             track.check_kind(kind)

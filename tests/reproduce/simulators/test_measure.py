@@ -124,10 +124,12 @@ def test_an_engine_that_cannot_says_why(engine: str, task: str, num_envs: int, w
 
 
 def test_a_cell_that_cannot_be_measured_has_a_row_that_says_why() -> None:
-    """Before a process starts, where it would need too many."""
+    """Before a process starts, where it would need too many, or has no such mode."""
     cell = Cell("CartPole-v1", 4096, 1)
     (row,) = measure.measure(cell, ["gymnasium-async"], ["random"], 1, 0.01)
     assert row["note"].startswith("4096 processes are too many for ")
+    (row,) = measure.measure(CELL, ["sb3-dummy"], ["policy"], 1, 0.01)
+    assert row["note"].endswith("measure it with --modes random")
 
 
 def test_a_training_tells_its_speed_and_shares() -> None:
@@ -150,6 +152,7 @@ WRONG = """
 --seconds 0
 --seconds nan
 --out FILE/x
+--same-work --num-envs 64 --turns 5
 classic --tasks CartPole-v1
 """
 
