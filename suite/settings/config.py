@@ -1,16 +1,18 @@
 """Settings that all agents share, and the ranges of settings.
 
 A setting states its range in its type, `gamma: Fraction = 0.99`; every new configuration checks
-all its ranges. The fields are flags, `--gamma 0.9`, which `suite/settings/command_line.py` reads.
+both for each field. The fields are flags, `--gamma 0.9`, which `suite/settings/command_line.py`
+reads.
 """
 
 import dataclasses
+import inspect
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache
-from types import NoneType
-from typing import Annotated, Any, ClassVar, Literal, get_args, get_origin, get_type_hints
+from types import UnionType
+from typing import Annotated, Any, ClassVar, Literal, Union, get_args, get_origin, get_type_hints
 
 from suite.base.errors import UsageError, require
 from suite.envs.tasks import Task, find_task
@@ -105,17 +107,17 @@ class RunConfig:
     """Environment steps between two rows of `updates.csv` and `timing.csv`."""
 
     def __post_init__(self) -> None:
-        """Refuse values outside their ranges, and unknown words."""
-        for name, value in vars(self).items():
-            infinite = isinstance(value, float) and not math.isfinite(value)
-            require(not infinite, f"{name} must be finite", value)
-        for name, allowed, is_optional in _rules(type(self)):
+        """Refuse values of other types or outside their ranges, and unknown words."""
+        for name, hint, rules in _rules(type(self)):
             value = getattr(self, name)
-            if value is None and is_optional:
-                continue
+            of_type = f"{name} must be of type {inspect.formatannotation(hint)}"
+            require(_has_type(value, hint), of_type, repr(value))
             values = value if isinstance(value, tuple) else (value,)
-            fits = bool(values) and all(each is not None and each in allowed for each in values)
-            require(fits, f"{name} {allowed}", value)
+            infinite = any(isinstance(each, float) and not math.isfinite(each) for each in values)
+            require(not infinite, f"{name} must be finite", value)
+            for allowed in rules if value is not None else ():
+                fits = bool(values) and all(each in allowed for each in values)
+                require(fits, f"{name} {allowed}", value)
         if self.find_task().actions == "hybrid" and not self.takes_hybrid_actions:
             raise UsageError(f"this agent cannot learn {self.task}, which has hybrid actions")
         distinct = len(self.seeds) == len(set(self.seeds)) > 0
@@ -329,14 +331,26 @@ class ReplayConfig(RMSpropConfig):
 
 
 @cache
-def _rules(config_class: type) -> tuple[tuple[str, Range | Words, bool], ...]:
-    """Return the names of fields with a rule, the rule, and whether None is allowed, too."""
-    hints = get_type_hints(config_class, include_extras=True)
-    return tuple(
-        (field.name, found, NoneType in get_args(hints[field.name]))
-        for field in dataclasses.fields(config_class)
-        for found in _stated(hints[field.name])
-    )
+def _rules(config_class: type) -> tuple[tuple[str, Any, tuple[Range | Words, ...]], ...]:
+    """Return the name of every field, its type, and the rules that this states."""
+    hints = get_type_hints(config_class)
+    stated = get_type_hints(config_class, include_extras=True)
+    names = [field.name for field in dataclasses.fields(config_class)]
+    return tuple((name, hints[name], tuple(_stated(stated[name]))) for name in names)
+
+
+def _has_type(value: Any, hint: Any) -> bool:
+    """Return whether a value is what a field's type says; a whole number is a `float`, too."""
+    kind, parts = get_origin(hint) or hint, get_args(hint)
+    if kind in (Union, UnionType):
+        return any(_has_type(value, part) for part in parts)
+    if kind is Literal:  # which of its words, a rule says
+        return type(value) in map(type, parts)
+    if kind is tuple:
+        return isinstance(value, tuple) and all(_has_type(each, parts[0]) for each in value)
+    if kind in (int, float):  # True is no number
+        return type(value) is int or (kind is float and isinstance(value, float))
+    return not isinstance(kind, type) or isinstance(value, kind)
 
 
 def _stated(hint: Any) -> Iterator[Range | Words]:

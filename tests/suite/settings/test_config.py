@@ -1,4 +1,4 @@
-"""Settings: every number in its range, every range beside its field, older names understood."""
+"""Settings: values of their types and in their ranges, beside their fields, older names known."""
 
 import math
 from dataclasses import dataclass
@@ -63,13 +63,27 @@ def test_a_value_outside_its_range_is_refused_by_name(name: str, value: Any) -> 
 @pytest.mark.parametrize(
     ("name", "value"),
     [
+        *(("env_steps", 1e5), ("num_envs", True), ("seeds", [1]), ("seeds", (1.5,)), ("tf32", 1)),
+        *(("widths", 64), ("widths", [8, 8]), ("clip", "0.5"), ("task", None)),
+    ],
+)
+def test_a_value_of_another_type_is_refused_by_name(name: str, value: Any) -> None:
+    """A record with it would be nobody's: JSON has no tuples, and 1e5 is no whole number."""
+    with refused():
+        Settings(**{name: value})
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
         *(("gamma", 0.0), ("gamma", 1.0), ("decay", 0.0), ("share", 1.0), ("weight", 0.0)),
         *(("clip", None), ("clip", 1e-9), ("start", 0), ("num_envs", 1), ("widths", (1,))),
         *(("free", -1e30), ("learning_rate", 1e-12), ("seeds", (0, 2**31 - 1))),
+        *(("gamma", 1), ("clip", 2), ("free", -7), ("env_threads", None)),
     ],
 )
 def test_the_ends_of_a_range_belong_to_it_where_it_says_so(name: str, value: Any) -> None:
-    """A closed end is allowed, None stays None."""
+    """A closed end is allowed, None stays None, a whole number is a number."""
     assert getattr(Settings(**{name: value}), name) == value
 
 
