@@ -200,7 +200,8 @@ class Trunk(nn.Module):
         for _ in range(len(self._kernels) // 5):
             hidden = F.conv2d(hidden, *next(kernels), padding=1)
             # TensorFlow's "same" padding: none before an even size
-            hidden = F.max_pool2d(hidden, 3, 2, padding=hidden.shape[-1] % 2, ceil_mode=True)
+            padding = [size % 2 for size in hidden.shape[2:]]
+            hidden = F.max_pool2d(hidden, 3, 2, padding=padding, ceil_mode=True)
             for _ in range(2):
                 inner = F.conv2d(torch.relu(hidden), *next(kernels), padding=1)
                 hidden = hidden + F.conv2d(inner.relu_(), *next(kernels), padding=1)

@@ -84,22 +84,25 @@ def assert_same_network(trunk: Trunk, frames: Tensor, copies: Copies, plain: Ten
         torch.testing.assert_close(parameter.grad, plain_copy.grad, atol=1e-4 * scale, rtol=1e-3)
 
 
-def test_the_deep_network_is_the_residual_one_of_figure_3() -> None:
-    """15 kernels; pools as TensorFlow's "same"; 3,872 features: about a million weights."""
-    trunk, frames = frames_trunk(DEEP), draw(0, 2, 4, 84, 84)
+@pytest.mark.parametrize(("space", "features"), [((84, 84), 3_872), ((84, 42), 2_112)])
+def test_the_deep_network_is_the_residual_one_of_figure_3(
+    space: tuple[int, int], features: int
+) -> None:
+    """15 kernels; pools as TensorFlow's "same"; for Atari's frames about a million weights."""
+    trunk, frames = frames_trunk(DEEP, *space), draw(0, 2, 4, *space)
     copies = Copies(trunk)
     kernels = copies.kernels
     assert [len(kernel) for kernel, _ in kernels] == [16] * 5 + [32] * 10
-    assert [weight.shape for weight in trunk.weights] == [(11 * 11 * 32, 256), (256, 7)]
-    assert sum(parameter.numel() for parameter in trunk.parameters()) == pytest.approx(1e6, rel=0.1)
+    assert [weight.shape for weight in trunk.weights] == [(features, 256), (256, 7)]
+    size = sum(parameter.numel() for parameter in trunk.parameters())
+    assert space != (84, 84) or size == pytest.approx(1e6, rel=0.1)
     hidden = frames
     for section in range(3):
         first, *blocks = kernels[5 * section : 5 * section + 5]
         hidden = F.conv2d(hidden, *first, padding=1)
-        size = hidden.shape[-1]
-        missing = (math.ceil(size / 2) - 1) * 2 + 3 - size
-        pad = (missing // 2, missing - missing // 2)
-        hidden = F.max_pool2d(F.pad(hidden, pad * 2, value=-math.inf), 3, 2)
+        missing = [(math.ceil(size / 2) - 1) * 2 + 3 - size for size in hidden.shape[:1:-1]]
+        pad = [part for each in missing for part in (each // 2, each - each // 2)]
+        hidden = F.max_pool2d(F.pad(hidden, pad, value=-math.inf), 3, 2)
         for one, two in (blocks[:2], blocks[2:]):
             inner = F.conv2d(torch.relu(hidden), *one, padding=1)
             hidden = hidden + F.conv2d(torch.relu(inner), *two, padding=1)
