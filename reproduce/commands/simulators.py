@@ -12,9 +12,10 @@ from reproduce.plan.resources import check_writable
 from reproduce.run.view import say
 from reproduce.simulators.engines import ENGINES
 from reproduce.words import counted
+from suite.base.code import revision
 from suite.base.errors import UsageError
 from suite.base.files import read_json, write_atomically, write_json
-from suite.base.hardware import machine, num_cores, processor, revision, versions
+from suite.base.hardware import machine, num_cores, processor, versions
 from suite.envs.tasks import find_suite, find_task
 from suite.settings.command_line import whole, whole_numbers
 

@@ -17,7 +17,7 @@ from reproduce.plan.presets import check_agent
 from reproduce.plan.status import number_of, recorded_processor, records_below
 from reproduce.run.log import last_lines
 from reproduce.run.processes import AgentProcess
-from suite.base import hardware
+from suite.base import code, hardware
 from suite.base.errors import UsageError
 from suite.base.files import DAMAGED, read_plain
 from suite.envs.tasks import refuse_unimported
@@ -40,7 +40,7 @@ def default_run(agent: str) -> Path | None:
     Runs that were made on this processor, with these packages, come first.
     """
     check_agent(agent)
-    found, today = list[tuple[bool, float, Path]](), hardware.behaviour(agent)
+    found, today = list[tuple[bool, float, Path]](), code.behaviour(agent)
     if today is None:
         return None
     for run, record in records_below(PUBLISHED, f"{agent}-*/*/*/seed-*"):

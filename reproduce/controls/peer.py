@@ -24,7 +24,7 @@ from reproduce.plan.make import commands, make_plan
 from reproduce.plan.presets import check_agent, presets_of
 from reproduce.plan.request import RUNS
 from reproduce.plan.status import Code
-from suite.base import hardware
+from suite.base import code, hardware
 from suite.base.errors import UsageError, nearest
 from suite.envs.tasks import find_task
 from suite.record.records import SCHEMA_VERSION
@@ -134,7 +134,7 @@ class Peer(Program):
             **{"config": dataclasses.asdict(config), "command": command, "seed": run.seed},
             **{"status": "running", "error": None, "started_at": None, "resumed_at": []},
             **{"ended_at": None, "wall_seconds": None, "control": self.name},
-            **{**hardware.revision(), "machine": hardware.machine()},
+            **{**code.revision(), "machine": hardware.machine()},
             **{"sources": plan.today.sources, "behaviour": None, "versions": {}},
         }
         places = {"folder": run.directory.absolute(), "glue": GLUE / f"{self.name}.py"}

@@ -15,7 +15,8 @@ from reproduce.plan import speeds
 from reproduce.plan.request import Request
 from reproduce.plan.resources import Cluster, default_workers, gpus_of
 from reproduce.plan.status import Code, Run, companions, run_of
-from suite.base.hardware import behaviour, num_cores, sources, uncommitted
+from suite.base.code import behaviour, sources, uncommitted
+from suite.base.hardware import num_cores
 from suite.envs.tasks import Protocol
 from suite.settings.presets import Preset
 

@@ -25,8 +25,8 @@ from suite.base.errors import UsageError, nearest
 from suite.base.files import check_inside, write_json
 from suite.base.hardware import find_device, num_cores
 from suite.envs.tasks import refuse_unimported
-from suite.record.recorder import refuse_no_evaluations
 from suite.settings.command_line import printable, read_value
+from suite.settings.config import refuse_no_evaluations
 from suite.settings.recorded import without_removed
 
 LARGEST = 100

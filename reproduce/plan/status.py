@@ -14,9 +14,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from reproduce.words import counted
+from suite.base.code import of_code
 from suite.base.errors import UsageError
 from suite.base.files import CHECKPOINT
-from suite.base.hardware import of_code
 from suite.envs.tasks import folder_of
 from suite.record.manifest import BEST, POLICY
 from suite.record.records import ENDED, read_record, seed_of
@@ -36,7 +36,7 @@ MOST_NAMES = 3
 
 
 class Code(NamedTuple):
-    """An agent's code, as `suite.base.hardware` tells it."""
+    """An agent's code, as `suite.base.code` tells it."""
 
     number: int | None
     sources: Mapping[str, str]
@@ -284,7 +284,7 @@ def by_task(runs: Iterable[Run]) -> dict[str, tuple[Older, str]]:
 
 
 def changed_sources(theirs: Mapping[str, str], ours: Mapping[str, str]) -> list[str]:
-    """Return the files that differ between two answers of `hardware.sources`."""
+    """Return the files that differ between two answers of `code.sources`."""
     return sorted(path for path in {**ours, **theirs} if ours.get(path) != theirs.get(path))
 
 

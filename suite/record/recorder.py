@@ -20,7 +20,7 @@ from typing import Any
 
 import numpy as np
 
-from suite.base import hardware
+from suite.base import code, hardware
 from suite.base.errors import UsageError
 from suite.base.files import CHECKPOINT, check_inside, open_inside
 from suite.envs.vector_env import Step
@@ -38,6 +38,7 @@ from suite.record.seed_record import (
     remove_checkpoint,
 )
 from suite.settings.command_line import RunOptions, printable
+from suite.settings.config import refuse_no_evaluations
 from suite.settings.recorded import WITHOUT_EFFECT, recorded_settings
 
 EPISODE_COLUMNS = ("env_steps", "episode_return", "episode_length")
@@ -258,9 +259,9 @@ def _records(directory: Path, run: Mapping[str, Any], seeds: Sequence[int]) -> l
     for folder in folders:
         for name in ("run.json", *FILES, f"{CHECKPOINT}/{ACTIONS}"):
             check_inside(directory, folder / name)
-    sources, commit = hardware.sources(agent), hardware.revision()["commit"]
-    is_dirty = bool(hardware.uncommitted(sources))
-    number = None if is_dirty else hardware.behaviour(agent)
+    sources, commit = code.sources(agent), code.revision()["commit"]
+    is_dirty = bool(code.uncommitted(sources))
+    number = None if is_dirty else code.behaviour(agent)
     records = []
     for seed, folder in zip(seeds, folders, strict=True):
         entries = {
@@ -302,15 +303,6 @@ def status_of(config: Any, directory: Path, seed: int) -> Status | None:
     )
     ended = record.get("status") in ("finished", "diverged") and same
     return record["status"] if ended else None
-
-
-def refuse_no_evaluations(config: Any) -> None:
-    """Refuse, by a `UsageError`, to keep the best policy of a run without evaluations."""
-    if config.evaluation_rule == "training":
-        raise UsageError(
-            "--keep-best needs evaluations, and these settings score the training's own episodes "
-            "(evaluation_rule training)"
-        )
 
 
 def command_line() -> str:

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from suite.base import hardware
+from suite.base.code import of_code
 from suite.base.errors import UnreadableError, UsageError
 from suite.base.files import CHECKPOINT, extent
 from suite.record.manifest import TABLES
@@ -72,7 +73,7 @@ def _refuse_others_progress(seed: SeedRecord) -> None:
     statuses = {each.get("status") for each in group}
     can_go_on = (
         (folders[0] / CHECKPOINT / DESCRIPTION).exists()
-        and hardware.of_code(before.get("sources")) == hardware.of_code(now["sources"])
+        and of_code(before.get("sources")) == of_code(now["sources"])
         and before.get("versions") == now["versions"]
         and _hardware(before, device) == _hardware(now, device)
         and all(_seeds_of(each) == others for each in group)
@@ -119,7 +120,7 @@ def identity_of(run: Mapping[str, Any], seeds: Sequence[SeedRecord]) -> dict[str
         "config": {key: value for key, value in config.items() if key not in elsewhere},
         "seeds": [seed.entries["seed"] for seed in seeds],
         "processor": _hardware(first, config.get("device")),
-        "sources": hardware.of_code(first["sources"]),
+        "sources": of_code(first["sources"]),
         "versions": first["versions"],
     }
     return json.loads(json.dumps(identity))

@@ -330,6 +330,15 @@ class ReplayConfig(RMSpropConfig):
         return max(rows // self.unroll_length, 1)
 
 
+def refuse_no_evaluations(config: Any) -> None:
+    """Refuse, by a `UsageError`, to keep the best policy of a run without evaluations."""
+    if config.evaluation_rule == "training":
+        raise UsageError(
+            "--keep-best needs evaluations, and these settings score the training's own episodes "
+            "(evaluation_rule training)"
+        )
+
+
 @cache
 def _rules(config_class: type) -> tuple[tuple[str, Any, tuple[Range | Words, ...]], ...]:
     """Return the name of every field, its type, and the rules that this states."""

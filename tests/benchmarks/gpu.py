@@ -27,7 +27,7 @@ from rich.table import Table
 
 from reproduce import ROOT
 from reproduce.plan.speeds import warm_up_steps
-from suite.base import hardware
+from suite.base import code, hardware
 from suite.base.errors import UsageError, nearest
 from suite.base.files import write_json
 from suite.settings.command_line import Parser, run_main
@@ -219,7 +219,7 @@ def main(argv: Sequence[str]) -> int:
             raise UsageError(f"no part {name!r}{nearest(name, PARTS)}")
     hardware.find_device(options.device)
     rows: list[Row] = []
-    facts = {"device": options.device, "versions": hardware.versions(), **hardware.revision()}
+    facts = {"device": options.device, "versions": hardware.versions(), **code.revision()}
     for name in options.only:
         if not options.here:
             print(f"{name}: {PARTS[name][1]:.0f} s at most", flush=True)

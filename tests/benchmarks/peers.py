@@ -29,8 +29,9 @@ import pandas as pd
 from reproduce import ROOT
 from reproduce.commands.docs import beside
 from reproduce.gather.collect import throughput
+from suite.base.code import revision
 from suite.base.errors import UsageError, nearest
-from suite.base.hardware import num_cores, processor, processor_name, revision
+from suite.base.hardware import num_cores, processor, processor_name
 from suite.settings.command_line import Parser, run_main
 
 PEERS = ROOT / ".venv-peers"

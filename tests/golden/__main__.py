@@ -19,7 +19,7 @@ os.environ["OMP_NUM_THREADS"] = "1"  # before numpy starts threads, which add up
 
 import torch
 
-from suite.base import hardware
+from suite.base import code
 from suite.base.errors import UsageError
 from suite.settings.command_line import run_main
 from tests.golden import runner, trees
@@ -57,7 +57,7 @@ def update(agent: str) -> bool:
     is_same_number = stored is not None and stored["behaviour"] == number
     if is_same_number:
         known = trees.checksums(agent)
-        if not known and (changed := hardware.uncommitted(hardware.sources(agent))):
+        if not known and (changed := code.uncommitted(code.sources(agent))):
             raise UsageError(
                 f"{trees.MISSING}, and {changed[0]} has uncommitted changes: commit them first"
             )

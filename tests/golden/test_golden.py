@@ -6,7 +6,7 @@ from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
 import pytest
 
-from suite.base import hardware
+from suite.base import code
 from suite.settings.recorded import WITHOUT_EFFECT
 from tests.golden import runner, trees
 from tests.golden.configurations import RUNS, configure
@@ -36,7 +36,7 @@ def test_a_run_has_the_bytes_of_its_agents_number(agent: str, name: str) -> None
     updates = [each for file, each in found[name].items() if file.endswith("/updates.csv")]
     assert len({*updates}) == len(updates) > 0
     lines = trees.differences({name: stored}, found)
-    head = f"{agent} gives other bytes than behaviour {hardware.behaviour(agent)} in"
+    head = f"{agent} gives other bytes than behaviour {code.behaviour(agent)} in"
     wanted = f"if this is wanted, raise BEHAVIOUR: python -m tests.golden --agent {agent} --update"
     assert not lines, "\n".join([head, *lines, wanted])
 

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from suite.base import hardware
+from suite.base import code
 from suite.base.errors import UsageError
 from tests.golden import __main__ as command_line
 from tests.golden import runner, trees
@@ -35,9 +35,9 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Project:
     monkeypatch.setattr(runner, "all_checksums", project.run)
     monkeypatch.setattr(trees, "machine", lambda: {"cpu": project.cpu})
     monkeypatch.setattr(trees, "todays_runs", lambda agent: dict(project.orders))
-    monkeypatch.setattr(hardware, "sources", lambda agent: {"agents/sac.py": "sum"})
-    monkeypatch.setattr(hardware, "behaviour", lambda agent: project.number)
-    monkeypatch.setattr(hardware, "uncommitted", lambda sources: project.changes)
+    monkeypatch.setattr(code, "sources", lambda agent: {"agents/sac.py": "sum"})
+    monkeypatch.setattr(code, "behaviour", lambda agent: project.number)
+    monkeypatch.setattr(code, "uncommitted", lambda sources: project.changes)
     assert update() == 0
     return project
 

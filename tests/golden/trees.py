@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from suite.base import hardware
+from suite.base import code, hardware
 from suite.base.errors import UsageError
 from suite.base.files import write_atomically
 from suite.settings.recorded import recorded_settings
@@ -43,7 +43,7 @@ def machine() -> dict[str, Any]:
 
 def number_of(agent: str) -> int:
     """Return an agent's number, under which checksums may be stored; refuse one that went down."""
-    number, known = hardware.behaviour(agent), stored(agent)
+    number, known = code.behaviour(agent), stored(agent)
     if number is None:
         raise UsageError(f"agents/{agent}.py has no number: add BEHAVIOUR = 1 below its imports")
     if known is not None and number < known["behaviour"]:

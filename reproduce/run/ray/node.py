@@ -18,9 +18,9 @@ from reproduce.plan.status import changed_sources
 from reproduce.run.log import tail
 from reproduce.run.processes import AgentProcess, End
 from reproduce.run.ray.folders import checkpoint_of, read_folders, read_while_written, write_folders
+from suite.base.code import sources
 from suite.base.errors import UsageError
 from suite.base.files import open_regular
-from suite.base.hardware import sources
 
 POLL_SECONDS = 0.5
 LOG_BYTES = 2**20

@@ -27,9 +27,9 @@ from reproduce.run.pool import Pool, Worker
 from reproduce.run.processes import End
 from reproduce.run.ray import node
 from reproduce.run.ray.folders import checkpoint_of, read_folders, write_folders
+from suite.base.code import REVISION, SETTINGS, revision
 from suite.base.errors import UsageError
 from suite.base.files import NO_SPACE, open_inside, write_atomically, write_json
-from suite.base.hardware import REVISION, SETTINGS, revision
 from suite.envs.tasks import folder_of
 
 ANSWER_SECONDS, CONNECT_SECONDS = 5.0, 60.0

@@ -9,7 +9,7 @@ import pytest
 
 from agents import a2c
 from reproduce.commands import verify as verifying
-from suite.base import hardware
+from suite.base import code
 from suite.base.files import compress
 from suite.record.records import read_record
 from suite.settings.recorded import REMOVED
@@ -141,5 +141,5 @@ def test_without_a_name_the_quickest_run_of_todays_number_is_taken(run: Path, sa
     assert say(["verify", "a2c"]) == (0, out, "")
     for folder in run.parent.iterdir():
         if folder != run:
-            reseal(folder, behaviour=hardware.behaviour("a2c"))
+            reseal(folder, behaviour=code.behaviour("a2c"))
     assert verifying.default_run("a2c") == run.with_name("seed-2")

@@ -14,7 +14,7 @@ from reproduce.commands.published import find_plans
 from reproduce.plan.grid import Plan
 from reproduce.plan.make import load_plan, make_plan, save_plan
 from reproduce.plan.status import refuse_mixture
-from suite.base import hardware
+from suite.base import code
 from tests.messages import refused
 from tests.reproduce.conftest import Say, record_run, recorded, reseal, statuses
 
@@ -29,8 +29,8 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     root = tmp_path / "project"
     for folder in ("agents", "suite"):
         shutil.copytree(ROOT / folder, root / folder, ignore=shutil.ignore_patterns("__pycache__"))
-    monkeypatch.setattr(hardware, "_root", lambda: root)
-    monkeypatch.setattr(hardware, "revision", lambda: {"commit": COMMIT, "dirty": False})
+    monkeypatch.setattr(code, "_root", lambda: root)
+    monkeypatch.setattr(code, "revision", lambda: {"commit": COMMIT, "dirty": False})
     monkeypatch.chdir(tmp_path)
     git(root, "init", "--quiet")
     commit(root)
@@ -47,7 +47,7 @@ def commit(root: Path) -> None:
     """Commit everything in the checkout."""
     git(root, "add", ".")
     git(root, "commit", "--quiet", "--message", "Change")
-    hardware._uncommitted.cache_clear()
+    code._uncommitted.cache_clear()
 
 
 def change(root: Path, pattern: str, new: str) -> None:

@@ -501,7 +501,7 @@ def test_changed_code_starts_no_further_run(
     tmp_path: Path, stand_in: StandIn, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What runs goes on; what waits is not started, and can be once the change is undone."""
-    monkeypatch.setattr("suite.base.hardware._root", lambda: tmp_path / "code")
+    monkeypatch.setattr("suite.base.code._root", lambda: tmp_path / "code")
     changed = tmp_path / "code" / "agents" / "sac.py"
     changed.parent.mkdir(parents=True)
     changed.touch()

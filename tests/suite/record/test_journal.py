@@ -16,7 +16,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from suite.base import hardware
+from suite.base import code, hardware
 from suite.base.errors import UsageError
 from suite.base.randomness import environment_seeds, stream
 from suite.envs.tasks import find_task
@@ -174,7 +174,7 @@ def test_changed_code_begins_no_run_of_another_task_anew(
     """It is another command's, as another agent's is, whose code always differs."""
     cut(tmp_path / "cut")
     before = tree(tmp_path)
-    monkeypatch.setattr(hardware, "sources", lambda agent: {"suite/new.py": agent})
+    monkeypatch.setattr(code, "sources", lambda agent: {"suite/new.py": agent})
     with pytest.raises(UsageError, match="an unfinished run of another command"):
         Run(tmp_path / "cut", task="Pendulum-v1")
     assert tree(tmp_path) == before
@@ -331,8 +331,9 @@ def test_a_run_in_other_circumstances_begins_anew(
     machine = hardware.machine()
     monkeypatch.setattr(hardware, "machine", lambda device: machine)
     cut(tmp_path, device=device)
-    real = getattr(hardware, name)
-    monkeypatch.setattr(hardware, name, lambda *given: real(*given) | change)
+    owner = code if name == "sources" else hardware
+    real = getattr(owner, name)
+    monkeypatch.setattr(owner, name, lambda *given: real(*given) | change)
     assert (Run(tmp_path, device=device).recorder.snapshot is None) == bool(differs)
     assert (f"differs in {differs}" in capsys.readouterr().err) == bool(differs)
     assert (tmp_path / "seed-1" / "checkpoint").exists() != bool(differs)

@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from agents import a2c, sac
-from suite.base import files, hardware
+from suite.base import code, files, hardware
 from suite.base.errors import UsageError
 from suite.base.files import write_json
 from suite.envs.vector_env import Step
@@ -140,8 +140,8 @@ def test_a_run_says_what_it_is_and_where_it_runs(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """From the first moment; nothing of it changes when it ends."""
-    monkeypatch.setattr(hardware, "revision", lambda: {"commit": "c0ffee", "dirty": False})
-    monkeypatch.setattr(hardware, "uncommitted", lambda sources: ("agents/sac.py",) * bool(sources))
+    monkeypatch.setattr(code, "revision", lambda: {"commit": "c0ffee", "dirty": False})
+    monkeypatch.setattr(code, "uncommitted", lambda sources: ("agents/sac.py",) * bool(sources))
     run = record(tmp_path)
     ours = run_json(tmp_path, 2)
     assert {key: ours[key] for key in RUN} == RUN
@@ -149,8 +149,8 @@ def test_a_run_says_what_it_is_and_where_it_runs(
     assert ours["versions"] == hardware.versions()
     assert ours["machine"] == hardware.machine()
     assert (ours["commit"], ours["dirty"]) == ("c0ffee", True)
-    monkeypatch.setattr(hardware, "revision", lambda: {"commit": "c0ffee", "dirty": True})
-    monkeypatch.setattr(hardware, "uncommitted", lambda sources: ())
+    monkeypatch.setattr(code, "revision", lambda: {"commit": "c0ffee", "dirty": True})
+    monkeypatch.setattr(code, "uncommitted", lambda sources: ())
     record(tmp_path / "beside")  # another agent's file is in no commit
     assert run_json(tmp_path / "beside", 1)["dirty"] is False
     assert ours["started_at"].endswith("+00:00")

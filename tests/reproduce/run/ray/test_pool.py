@@ -27,7 +27,7 @@ from reproduce.run.pool import launch
 from reproduce.run.progress import Board
 from reproduce.run.ray import pool as ray_pool
 from reproduce.run.ray.pool import RayPool, connect
-from suite.base import hardware
+from suite.base import code
 from suite.base.errors import UsageError
 from suite.resume.snapshot import read_snapshot
 from tests.messages import check
@@ -203,7 +203,7 @@ def test_other_code_than_the_grids_is_refused(
 ) -> None:
     """Nodes compare what they were sent with what the grid was begun with."""
     stand_in({1: FINISH})
-    ours = hardware.sources("sac")
+    ours = code.sources("sac")
     monkeypatch.setattr(Program, "code", lambda *_: ours | {"suite/envs/tasks.py": "0"})
     with connect(nodes.address) as cluster:
         plan = pendulum(tmp_path, [1], cluster=cluster)
