@@ -153,12 +153,10 @@ def why_no_reference(plan: Plan, task: str, env_steps: int) -> str:
         return f"{judge} has scores by rule {data.rule}, these settings by rule {plan.rule}"
     steps = references.measured_steps(plan.agent, judge, task, protocol)
     sides = (reversed(steps[: bisect(steps, env_steps)]), steps[bisect(steps, env_steps) :])
-
     config = plan.config_of(task, env_steps)
 
     def is_judged(step: int) -> bool:
-        scale = scale_of(plan.agent, judge, config, step)
-        return not (scale.obstacle or scale.nothing_learned)
+        return not scale_of(plan.agent, judge, config, step).unjudged
 
     near = [next(filter(is_judged, side), None) for side in sides]
     named = " or ".join(f"{step:,}" for step in near if step)
@@ -256,7 +254,7 @@ def _memory_gib(plan: Plan) -> float | None:
 def _outlook(plan: Plan, task: str, env_steps: int, num_seeds: int) -> Outlook:
     config = plan.config_of(task, env_steps)
     scale = scale_of(plan.agent, plan.preset.judged_by, config, env_steps)
-    why = scale.nothing_learned or scale.obstacle
+    why = scale.unjudged
     if scale.reference is None:
         why = why_no_reference(plan, task, env_steps)
     if not why and num_seeds < MIN_SEEDS:

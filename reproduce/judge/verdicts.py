@@ -254,7 +254,7 @@ def judge_declared(
         have = scores_of(declared_seeds).size
         note = f"{have} of its {counted(len(declared_seeds), 'declared seed')} have a score"
         shown = replace(_untested(scores_of(every), scale), note=note)
-    left_out = scale.nothing_learned or scale.obstacle
+    left_out = scale.unjudged
     if not left_out and not inference.counts_in_suite(shown.theirs, shown.zero_score):
         left_out = "its reference is within two standard deviations of the zero"
     return Judged(declared, shown, is_exploratory, left_out)

@@ -51,6 +51,11 @@ class Scale:
             return "no margin: the zero of the scale is unknown"
         return "" if reference.mean > zero else "no margin: the reference is not above the zero"
 
+    @property
+    def unjudged(self) -> str:
+        """Return why no score of ours is judged at this step; empty if one is."""
+        return self.nothing_learned or self.obstacle
+
 
 @kept
 def zero_of(
@@ -150,15 +155,10 @@ def share(reference: ReferenceScore, final: ReferenceScore | None, zero: Zero) -
 @kept
 def first_judgeable_step(agent: str, source: str, config: Any) -> int | None:
     """Return the first step at which a source judges what was learned; None: there is none."""
-    task, rule, first = config.find_task(), config.evaluation_rule, first_update(config)
-    zero = zero_of(agent, source, task.name, task.protocol, rule, first)
-    for step in references.measured_steps(agent, source, task.name, task.protocol):
-        measured = (agent, source, task.name, step, rule, task.protocol)
-        found = references.reference_score(*measured) if step > first else None
-        scale = Scale(reference=found, zero=zero)
-        if found and not (scale.obstacle or nothing_learned(found, zero, config)):
-            return step
-    return None
+    task, first = config.find_task(), first_update(config)
+    steps = references.measured_steps(agent, source, task.name, task.protocol)
+    later = (step for step in steps if step > first)
+    return next((t for t in later if not scale_of(agent, source, config, t).unjudged), None)
 
 
 def too_early(agent: str, source: str, config: Any) -> str:
