@@ -92,16 +92,14 @@ def stratified_bootstrap(
 
 
 def stratified_band(
-    curves: Sequence[Float[np.ndarray, "_ points"]],
-    statistic: Statistic,
-    num_resamples: int = 2_000,
+    curves: Sequence[Float[np.ndarray, "_ points"]], num_resamples: int = 2_000
 ) -> Interval:
-    """Return a statistic of all tasks at every point, with a pointwise bootstrap band.
+    """Return the `mean_score` of all tasks at every point, with a pointwise bootstrap band.
 
     Whole runs are drawn, the same ones at every point.
     """
     points = [[runs[:, point] for runs in curves] for point in range(curves[0].shape[1])]
-    intervals = [stratified_bootstrap(scores, statistic, num_resamples) for scores in points]
+    intervals = [stratified_bootstrap(scores, mean_score, num_resamples) for scores in points]
     return Interval(*np.array(intervals).T)
 
 
@@ -274,13 +272,13 @@ def over_tasks(tables: Mapping[str, pd.DataFrame]) -> dict[str, pd.DataFrame]:
 
     Rows have an estimate (or probability), the ends of its interval, and a role, ours or judge.
     """
-    found = {"efficiency": efficiency(tables["curves"], tables["verdicts"])}
+    found = dict[str, pd.DataFrame]()
     if sides := sides_of(tables["scores"], tables["reference_scores"]):
         summaries = [suite_summary(side).assign(role=role) for role, side in sides.items()]
-        found |= {"profile": profile(sides), "aggregates": pd.concat(summaries, ignore_index=True)}
+        found = {"profile": profile(sides), "aggregates": pd.concat(summaries, ignore_index=True)}
     if len(tables["improvement"]) > LEAST:  # the last row is their mean
         found["improvement"] = tables["improvement"].assign(role="ours")
-    return {name: rows for name, rows in found.items() if len(rows)}
+    return found
 
 
 def sides_of(scores: pd.DataFrame, reference_scores: pd.DataFrame) -> dict[str, pd.DataFrame]:
@@ -306,32 +304,6 @@ def profile(sides: Mapping[str, pd.DataFrame]) -> pd.DataFrame:
     parts = []
     for role, side in sides.items():
         above = [(runs[:, None] > points).astype(np.float64) for runs in _runs(side)]
-        band = stratified_band(above, mean_score)
+        band = stratified_band(above)
         parts.append(pd.DataFrame({"role": role, "x": points, **band._asdict()}))
     return pd.concat(parts, ignore_index=True)
-
-
-def efficiency(curves: pd.DataFrame, verdicts: pd.DataFrame) -> pd.DataFrame:
-    """Return the IQM of normalised returns over the share of the planned steps.
-
-    It stands only where every run of every task was measured. Empty of fewer than `LEAST` tasks
-    that have a scale and several runs, or without two such points.
-    """
-    names = ["task", "zero_score", "reference_mean", "env_steps"]
-    planned = verdicts.loc[verdicts["verdict"] != "nothing learned", names]
-    planned = planned.rename(columns={"env_steps": "planned"})
-    rows = curves.drop_duplicates(["task", "seed", "env_steps"], keep="last")
-    rows = rows.merge(planned, on="task")
-    steps, returns, zero, mean, end = (
-        rows[name].astype(np.float64)
-        for name in ("env_steps", "mean_return", "zero_score", "reference_mean", "planned")
-    )
-    rows = rows.assign(share=(steps / end).round(4), value=(returns - zero) / (mean - zero))
-    rows = rows[(mean > zero) & (rows.groupby("task")["seed"].transform("nunique") > 1)]
-    values = rows.groupby(["share", "task", "seed"], sort=False)["value"].mean()
-    shared = values.unstack(["task", "seed"], sort=False).dropna().sort_index()
-    if rows["task"].nunique() < LEAST or len(shared) < 2:
-        return pd.DataFrame()
-    runs = [own.to_numpy() for _, own in shared.T.groupby(level="task", sort=False)]
-    band = stratified_band(runs, iqm)
-    return pd.DataFrame({"role": "ours", "x": shared.index, **band._asdict()})

@@ -40,7 +40,6 @@ OVER_TASKS: dict[str, tuple[str, str, dict[str, float]]] = {
     "profile": ("normalised score", "share of runs", {}),
     "aggregates": ("normalised score", "", {"x": 1.0}),
     "improvement": ("probability of improvement", "", {"x": 0.5}),
-    "efficiency": ("share of the planned steps", "IQM of the normalised return", {"y": 1.0}),
 }
 """Figures over all tasks (Agarwal et al. 2021): what their axes are called, and a line on one."""
 

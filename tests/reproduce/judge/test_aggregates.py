@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from reproduce.judge import aggregates
-from reproduce.judge.aggregates import Interval, efficiency, iqm, mean_score, median_score
+from reproduce.judge.aggregates import Interval, iqm, mean_score, median_score
 from reproduce.judge.zero import Scale
 from reproduce.plan.unlearned import Zero
 from tests.reproduce.conftest import reference
@@ -79,13 +79,13 @@ def test_probability_of_improvement_averages_tasks_and_resamples_both_sides() ->
 
 
 def test_a_stratified_band_is_the_interval_of_every_point() -> None:
-    """Each has the statistic and the ends of `stratified_bootstrap`, by the same resamples."""
+    """Each has the mean and the ends of `stratified_bootstrap`, by the same resamples."""
     rng = np.random.default_rng(3)
     curves = [rng.normal(size=(runs, 4)) for runs in (3, 5)]
-    band = aggregates.stratified_band(curves, iqm, num_resamples=500)
+    band = aggregates.stratified_band(curves, num_resamples=500)
     for point, found in enumerate(zip(*band, strict=True)):
         scores = [runs[:, point] for runs in curves]
-        expected = aggregates.stratified_bootstrap(scores, iqm, num_resamples=500)
+        expected = aggregates.stratified_bootstrap(scores, mean_score, num_resamples=500)
         assert found == pytest.approx(expected)
 
 
@@ -164,16 +164,3 @@ def test_every_task_weighs_the_same_in_a_profile_and_those_of_one_run_nothing() 
     assert [sorted(set(side["task"])) for side in sides.values()] == [["A", "B", "D"]] * 2
     ours = aggregates.profile(sides).query("role == 'ours' and x >= 0.9")
     assert ours["estimate"].iloc[0] == pytest.approx((2 / 3 + 1 / 2) / 3)
-
-
-def test_sample_efficiency_stands_where_every_run_was_measured() -> None:
-    """IQM over the share of a task's planned steps; a step that one run lacks has none."""
-    own = tables.over("A", "B", "C")
-    curves = pd.concat([own["curves"], tables.curve("A", 1, [75])])
-    rows = efficiency(curves, own["verdicts"])
-    assert rows["x"].tolist() == [0.5, 1.0]
-    np.testing.assert_allclose(rows["estimate"], [0.375, 0.75])
-    learned = own["verdicts"].assign(verdict=["reproduced", "above", "nothing learned"])
-    assert efficiency(curves, learned).empty, "two tasks are too few"
-    assert efficiency(tables.no_rows("curves"), own["verdicts"]).empty
-    assert efficiency(curves.query("task != 'C' or seed == 1"), own["verdicts"]).empty

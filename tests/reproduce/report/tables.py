@@ -60,7 +60,6 @@ def over(*tasks: str) -> dict[str, pd.DataFrame]:
         "reference_scores": pd.concat([score(task, 90.0, 110.0) for task in tasks]),
         "improvement": pd.DataFrame(wins, columns=list(COLUMNS["improvement"])),
         "curves": pd.concat(curves),
-        "verdicts": pd.concat([verdict(task) for task in tasks]),
     }
 
 
