@@ -15,7 +15,7 @@ from agents import AGENTS
 from reproduce.gather import collect
 from reproduce.gather.references import COLUMNS, lend
 from reproduce.plan import grid as planning
-from reproduce.plan.declared import PLAN, declared_in, read_plan
+from reproduce.plan.declared import PLAN, declared_in
 from reproduce.plan.grid import Plan, Run
 from reproduce.plan.make import read_grid
 from reproduce.plan.presets import Source, presets_of, source_of
@@ -118,7 +118,8 @@ def _find(plan: Plan) -> Path:
                 return folder
         near = nearest(asked, AGENTS)
         raise _refusal(plan, f"it is no folder of a grid, and no agent{near}")
-    theirs = _source_of(plan, asked)
+    has_source = (plan.suite, plan.source) in presets_of(asked)
+    theirs = source_of(asked, plan.suite, plan.source if has_source else None)
     for root in (plan.runs_dir, plan.runs_dir.parent, planning.PUBLISHED):
         folder = theirs.folder(root)
         if (folder / PLAN).exists() and folder != plan.directory:
@@ -126,32 +127,14 @@ def _find(plan: Plan) -> Path:
     raise _refusal(plan, f"it has no grid of {plan.suite} yet: train it first")
 
 
-def _source_of(plan: Plan, agent: str) -> Source:
-    has_source = (plan.suite, plan.source) in presets_of(agent)
-    return source_of(agent, plan.suite, plan.source if has_source else None)
-
-
-def or_published(plan: Plan, folder: Path, task: str) -> str:
-    """Return, in words, the published grid of a baseline's agent if that can judge a task."""
-    if plan.baseline not in AGENTS:
-        return ""
-    published = _source_of(plan, plan.baseline).folder(planning.PUBLISHED)
-    known = (read_plan(published / PLAN) or {}).get("env_steps", {})
-    is_other = published.resolve() != folder.resolve()
-    is_long = known.get(task, 0) >= plan.env_steps[task]
-    return f", or use --baseline {published}" if is_other and is_long else ""
-
-
 def _read(plan: Plan, folder: Path) -> Baseline:
     saved = read_grid(folder)
     declared = declared_in(saved)
     tasks = [task for task in plan.tasks if task in saved["env_steps"]]
     if not tasks:
-        problem = (
-            f"{folder} has none of the tasks {', '.join(plan.tasks)}: give that grid's command"
-        )
-        way = " with them first, finished runs are kept"
-        raise _refusal(plan, problem + way + or_published(plan, folder, plan.tasks[0]))
+        problem = f"{folder} has none of the tasks {', '.join(plan.tasks)}"
+        way = "give that grid's command with them first, finished runs are kept"
+        raise _refusal(plan, f"{problem}: {way}")
     runs, records = [], []
     for task in tasks:
         steps, there = saved["env_steps"][task], folder / folder_of(task)
@@ -170,8 +153,7 @@ def _read(plan: Plan, folder: Path) -> Baseline:
                 raise _refusal(
                     plan,
                     f"{task} ends there at {end:,} steps, here at {plan.env_steps[task]:,}: use "
-                    f"--env-steps {end}, or give that grid more steps first"
-                    + or_published(plan, folder, task),
+                    f"--env-steps {end}, or give that grid more steps first",
                 )
             runs.append(run)
             records.append(record)

@@ -9,13 +9,11 @@ import math
 from bisect import bisect
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
 import numpy as np
 from rich.table import Table
 
 from reproduce.gather import references
-from reproduce.gather.baseline import or_published
 from reproduce.judge import inference
 from reproduce.judge.error_rates import judge_many, share_reproduced
 from reproduce.judge.inference import MARGIN_FRACTION, Sample
@@ -148,9 +146,9 @@ def why_no_reference(plan: Plan, task: str, env_steps: int) -> str:
         if all(references.coverage(plan.agent, source).empty for source in held):
             return f"{plan.agent} has no references of its own, {BESIDE}"
         return f"{judge} has nothing on this task" + (f", {BESIDE}" if ":" in task else "")
-    data = references.sources(plan.agent)[judge]
-    if data.rule != plan.rule:
-        return f"{judge} has scores by rule {data.rule}, these settings by rule {plan.rule}"
+    rule = references.sources(plan.agent)[judge].rule
+    if rule != plan.rule:
+        return f"{judge} has scores by rule {rule}, these settings by rule {plan.rule}"
     steps = references.measured_steps(plan.agent, judge, task, protocol)
     sides = (reversed(steps[: bisect(steps, env_steps)]), steps[bisect(steps, env_steps) :])
     config = plan.config_of(task, env_steps)
@@ -160,8 +158,7 @@ def why_no_reference(plan: Plan, task: str, env_steps: int) -> str:
 
     near = [next(filter(is_judged, side), None) for side in sides]
     named = " or ".join(f"{step:,}" for step in near if step)
-    said = f"{judge} has no score at this step" + (f"; the nearest: {named}" if named else "")
-    return said + or_published(plan, Path(data.path), task)
+    return f"{judge} has no score at this step" + (f"; the nearest: {named}" if named else "")
 
 
 def table_of(rows: Sequence[Outlook]) -> Table:

@@ -1,6 +1,5 @@
 """A grid's runs as the reference of another grid: `--baseline`."""
 
-import dataclasses
 import json
 import os
 import shutil
@@ -11,13 +10,12 @@ import pytest
 
 from reproduce.gather import collect, references
 from reproduce.gather.baseline import with_baseline
-from reproduce.judge.outlook import why_no_reference
 from reproduce.judge.zero import zero_of
 from reproduce.plan import make
 from reproduce.plan.grid import Plan
 from reproduce.plan.make import make_plan
 from reproduce.plan.unlearned import read_zeros
-from tests.messages import check, refused
+from tests.messages import refused
 from tests.reproduce.conftest import TASK, ReadFrom, Say, record_run, reseal, saved, scored
 
 pytestmark = pytest.mark.usefixtures("undrawn")
@@ -113,20 +111,6 @@ def test_a_published_grid_is_a_baseline_without_another(tmp_path: Path, publishe
         assert plan.baseline == str(folder)  # `report` may be asked elsewhere
         assert plan.preset.judged_by == "sac (baseline)"
         assert plan.departures == ("evaluation_interval = 10000, set by --set",)
-
-
-def test_a_published_grid_is_named_where_ours_is_too_short(tmp_path: Path, published: Path) -> None:
-    """Trial runs come first, at whose end alone they have a score; the line says what else may."""
-    theirs = run(grid(published))
-    plan = grid(tmp_path, "sac_alf", baseline="sac", env_steps=5_000)
-    for baseline in ("sac", str(theirs.directory)):  # the second time it judges already
-        chosen = with_baseline(dataclasses.replace(plan, baseline=baseline))
-        assert "--baseline" not in why_no_reference(chosen, TASK, 5_000)
-    run(grid(tmp_path, env_steps=20_000))
-    check(why_no_reference(with_baseline(plan), TASK, 5_000), "too early, published")
-    for case, steps in (("shorter, published", 25_000), ("as the published one is", 30_000)):
-        with refused(case):
-            with_baseline(grid(tmp_path, "sac_alf", baseline="sac", env_steps=steps))
 
 
 def test_what_cannot_judge_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
