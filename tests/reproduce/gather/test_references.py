@@ -146,14 +146,8 @@ def test_what_does_not_compare_has_no_reference(source, task, steps, rule) -> No
     assert not any(reference_score("sac", source, task, t, rule) for t in steps)
 
 
-def test_unknown_names_and_steps() -> None:
-    """A misspelt source is an error that lists the sources; an agent without any has none."""
-    with pytest.raises(ValueError, match="no source 'jaxlr'"):
-        reference_score("sac", "jaxlr", "Hopper-v4", 100_000, "deterministic")
-    with pytest.raises(ValueError, match="must be positive"):
-        reference_score("sac", "jaxrl", "Hopper-v4", 0, "deterministic")
-    with pytest.raises(ValueError, match="protocol must be one of"):
-        reference_curves("a2c", "Qbert-v5", "rllib_2018", "stickey")
+def test_an_agent_without_sources_has_no_score() -> None:
+    """Its presets may still name somebody's settings."""
     assert sources("no-such-agent") == {}
     assert reference_score("no-such-agent", "paper", "Hopper-v4", 1, "deterministic") is None
 
