@@ -20,7 +20,6 @@ from reproduce.plan.make import commands
 from reproduce.plan.request import RUNS
 from reproduce.plan.status import Older, by_task
 from reproduce.plan.tables import runs_of
-from reproduce.plan.unlearned import known_zero
 from reproduce.report import figures, frames
 from reproduce.report.page import FIGURES, write_page
 from reproduce.report.tables import COLUMNS, records
@@ -41,9 +40,8 @@ def gather(
     """
     judge, steps = plan.preset.judged_by, plan.env_steps
     tasks = {name: find_task(name, plan.protocol) for name in plan.tasks}
-    randoms = {name: known_zero(name, task.protocol).random for name, task in tasks.items()}
     found = runs_of(plan)
-    recorded = collect.collect(plan, found, failures, randoms)
+    recorded = collect.collect(plan, found, failures)
     scales = {n: scale_of(plan.agent, judge, plan.config_of(n), steps[n]) for n in tasks}
     begun = {task for task, _ in declared_in(read_plan(plan.directory / PLAN))}
     absent = {

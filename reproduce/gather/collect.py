@@ -12,6 +12,7 @@ import pandas as pd
 from reproduce.gather.references import in_window
 from reproduce.plan.grid import Plan, Run
 from reproduce.plan.tables import SHARES, read_table
+from reproduce.plan.unlearned import known_zero
 from reproduce.run.lease import Holders
 from reproduce.run.log import plain
 from suite.envs.tasks import find_task
@@ -157,10 +158,7 @@ def throughput(directory: Path) -> dict[str, float] | None:
 
 
 def collect(
-    plan: Plan,
-    runs: Sequence[Run],
-    failures: Failures = MappingProxyType({}),
-    random_scores: Mapping[str, float] = MappingProxyType({}),
+    plan: Plan, runs: Sequence[Run], failures: Failures = MappingProxyType({})
 ) -> dict[str, pd.DataFrame]:
     """Return what runs recorded so far: the tables `runs`, `scores`, `curves` and `throughput`.
 
@@ -168,15 +166,16 @@ def collect(
     a random policy, if known: its own is unknown, and leaving it out would flatter the mean.
 
     `runs` are those of `tables.runs_of`; `failures`, errors that the launcher
-    knows: on a full disk a run cannot record its own; `random_scores` are by task.
+    knows: on a full disk a run cannot record its own.
     """
     holders, found = Holders(), {name: list[Any]() for name in COLUMNS}
     for run in runs:
         key, reached = {"task": run.task, "seed": run.seed}, math.nan
+        task = find_task(run.task, plan.protocol)
         if run.status == "finished":
             reached = score(run.directory, plan.rule, run.env_steps)
         elif run.has_ended:
-            reached = random_scores.get(run.task, math.nan)
+            reached = known_zero(task.name, task.protocol).random
         found["runs"].append(_describe(run, plan.rule, reached, failures, holders))
         if math.isfinite(reached):
             found["scores"].append(key | {"env_steps": run.env_steps, "score": reached})
@@ -186,8 +185,7 @@ def collect(
         seconds = wall_clock(run.directory, line["env_steps"])
         found["curves"] += line.assign(**key, wall_seconds=seconds).to_dict("records")
         if speed := throughput(run.directory):
-            frame_skip = find_task(run.task, plan.protocol).frame_skip
-            frames = {"env_frames_per_second": frame_skip * speed["env_steps_per_second"]}
+            frames = {"env_frames_per_second": task.frame_skip * speed["env_steps_per_second"]}
             device = {"device": _config(run.directory).get("device", "")}
             found["throughput"].append(key | device | speed | frames)
     idle = [name for name in IDLE_SHARES if any(name in row for row in found["throughput"])]

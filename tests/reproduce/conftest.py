@@ -6,6 +6,7 @@ import json
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -15,7 +16,7 @@ import pytest
 from agents import sac
 from reproduce import __main__ as command_line
 from reproduce.gather import references
-from reproduce.gather.collect import collect
+from reproduce.gather.collect import Failures, collect
 from reproduce.gather.references import ReferenceScore
 from reproduce.pipeline import gather, write_report
 from reproduce.plan import grid as planning
@@ -78,9 +79,9 @@ def make_report(plan: Plan) -> pd.DataFrame:
     return tables["verdicts"]
 
 
-def recorded(plan: Plan, *more: Any) -> dict[str, pd.DataFrame]:
-    """The tables of a plan's runs so far; `more` as for `collect`: failures, random scores."""
-    return collect(plan, runs_of(plan), *more)
+def recorded(plan: Plan, failures: Failures = MappingProxyType({})) -> dict[str, pd.DataFrame]:
+    """The tables of a plan's runs so far; `failures` as for `collect`."""
+    return collect(plan, runs_of(plan), failures)
 
 
 @pytest.fixture(autouse=True)
