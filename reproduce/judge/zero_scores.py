@@ -45,6 +45,8 @@ COLUMNS: tuple[str, ...] = (
     *("untrained_return", "untrained_agent", "untrained_rule"),
 )
 KEYS = ["task", "protocol"]
+SEED = 0
+"""Of the random policy."""
 IDLE_ACTIONS = {"Acrobot-v1": 1, "MountainCar-v0": 1, "LunarLander-v3": 0}
 """Discrete actions without torque, push or thrust; in a game it is 0, and others have none."""
 AGENTS_OF = {
@@ -55,28 +57,27 @@ AGENTS_OF = {
 """Agents of each kind of actions, the first that trains a task plays it, and their rule."""
 
 
-def random_returns(task: Task, *, episodes: int, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
+def random_returns(task: Task, *, episodes: int) -> tuple[np.ndarray, np.ndarray]:
     """Return returns and lengths in decisions of a random policy's episodes, `[episodes]` each."""
-    act = _random_actions(task, seed)
-    returns, lengths = play(task, act, [seed], 0, episodes=episodes, stream="random policy")
+    act = _random_actions(task)
+    returns, lengths = play(task, act, [SEED], 0, episodes=episodes, stream="random policy")
     return returns[0], lengths[0]
 
 
-def idle_returns(task: Task, *, episodes: int, seed: int = 0) -> np.ndarray | None:
+def idle_returns(task: Task, *, episodes: int) -> np.ndarray | None:
     """Return the returns of standing still in the random policy's episodes; None: impossible."""
     action = 0 if task.family == "atari" else IDLE_ACTIONS.get(task.name)
     if task.actions != "continuous" and action is None:
         return None
     shape = VectorEnv(task, np.zeros((1, 1), dtype=np.int32)).action_shape
     actions = np.full((1, episodes, *shape), action or 0)
-    return evaluate(task, lambda _: actions, [seed], 0, episodes=episodes, stream="random policy")[
-        0
-    ]
+    stand: dict[str, Any] = {"episodes": episodes, "stream": "random policy"}
+    return evaluate(task, lambda _: actions, [SEED], 0, **stand)[0]
 
 
-def _random_actions(task: Task, seed: int) -> Callable[[np.ndarray], np.ndarray]:
+def _random_actions(task: Task) -> Callable[[np.ndarray], np.ndarray]:
     """Return a function from observations `[S, N, *obs]` to uniformly random actions."""
-    generator = stream(seed, "random policy actions")
+    generator = stream(SEED, "random policy actions")
     probe = VectorEnv(task, np.zeros((1, 1), dtype=np.int32))
 
     def act(obs: np.ndarray) -> np.ndarray:
@@ -111,15 +112,15 @@ def untrained_config(task: Task) -> tuple[str, Any]:
     return agent, replace(config, task=task.name, **changes)
 
 
-def measure_random(task: Task, *, episodes: int, seed: int = 0) -> dict[str, str]:
+def measure_random(task: Task, *, episodes: int) -> dict[str, str]:
     """Return the columns of the random policy and of standing still."""
-    returns, lengths = random_returns(task, episodes=episodes, seed=seed)
-    idle = idle_returns(task, episodes=episodes, seed=seed)
+    returns, lengths = random_returns(task, episodes=episodes)
+    idle = idle_returns(task, episodes=episodes)
     return {
         "mean_return": f"{returns.mean():.6g}",
         "std_return": f"{returns.std(ddof=1):.6g}",
         "num_episodes": str(episodes),
-        "seed": str(seed),
+        "seed": str(SEED),
         "shortest_episode": str(lengths.min()),
         "longest_episode": str(lengths.max()),
         "idle_return": "" if idle is None else f"{idle.mean():.6g}",
@@ -139,9 +140,8 @@ def measure_untrained(task: Task) -> dict[str, str]:
 def put(task: Task, measured: Mapping[str, str]) -> None:
     """Write columns of a task's row of `reproduce/plan/unlearned.csv`; all else stays as it is."""
     table = pd.DataFrame([{"task": task.name, "protocol": task.protocol, **measured}])
-    if ZEROS.exists():
-        before = pd.read_csv(ZEROS, dtype=str, keep_default_na=False)
-        table = table.set_index(KEYS).combine_first(before.set_index(KEYS)).reset_index()
+    before = pd.read_csv(ZEROS, dtype=str, keep_default_na=False)
+    table = table.set_index(KEYS).combine_first(before.set_index(KEYS)).reset_index()
     content = table.reindex(columns=list(COLUMNS)).to_csv(index=False, lineterminator="\n")
     write_atomically(ZEROS, content.encode())
     read_zeros.cache_clear()
@@ -166,16 +166,13 @@ def main(argv: Sequence[str]) -> int:
     parser.add_argument("--tasks", nargs="+", default=list(TASKS), help="default: every task")
     parser.add_argument("--only", choices=("random", "untrained"), help="default: both")
     parser.add_argument("--episodes", type=int, default=100, help="of the random policy")
-    parser.add_argument("--seed", type=int, default=0, help="of the random policy")
     options = parser.parse(argv)
     if options.episodes < 2:
         raise UsageError(f"--episodes must be at least 2, not {options.episodes}")
-    if options.seed < 0:
-        raise UsageError(f"--seed must be at least 0, not {options.seed}")
     for task in in_every_protocol(options.tasks):
         measured: dict[str, str] = {}
         if options.only != "untrained" or (task.name, task.protocol) not in read_zeros():
-            measured |= measure_random(task, episodes=options.episodes, seed=options.seed)
+            measured |= measure_random(task, episodes=options.episodes)
         if options.only != "random":
             measured |= measure_untrained(task)
         put(task, measured)

@@ -37,8 +37,6 @@ class Zero(NamedTuple):
 @cache
 def read_zeros() -> Mapping[tuple[str, str], Zero]:
     """Return what is known of policies that learned nothing, by (task, protocol)."""
-    if not ZEROS.exists():
-        return MappingProxyType({})
     with ZEROS.open(newline="") as file:
         rows = list(csv.DictReader(file))
     scores = ("mean_return", "idle_return", "untrained_return")
