@@ -98,7 +98,7 @@ def _say_outlook(plan: Plan, console: Console) -> None:
 
     rows = outlook.outlooks(plan)
     console.print(outlook.table_of(rows))
-    lines = [outlook.suite_line(plan, rows), outlook.cost(plan, rows), *outlook.budget_lines(plan)]
+    lines = [outlook.suite_line(plan, rows), outlook.cost(plan, rows)]
     for line in filter(None, lines):
         say(console, line)
 

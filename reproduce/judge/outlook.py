@@ -2,7 +2,7 @@
 
 For each task: the reference that judges it, why no verdict can be reached if none can, and else how
 probable `reproduced` is if our runs are draws of the reference's own distribution. For the plan:
-time and memory on this machine, from `reproduce.plan.speeds`. The same for the other budgets.
+their time on this machine, from `reproduce.plan.speeds`.
 """
 
 import math
@@ -21,15 +21,12 @@ from reproduce.judge.verdicts import MIN_TASKS
 from reproduce.judge.zero import Scale, first_judgeable_step, first_update, scale_of, too_early
 from reproduce.plan.declared import MIN_SEEDS
 from reproduce.plan.grid import Plan
-from reproduce.plan.presets import tasks_of
-from reproduce.plan.resources import demand_of
-from reproduce.plan.speeds import find_speed, side_by_side
+from reproduce.plan.speeds import side_by_side
 from reproduce.plan.status import Run
 from reproduce.run.view import duration
 from reproduce.words import counted, number, reached
 from suite.base.errors import UsageError
 from suite.envs.tasks import find_task
-from suite.settings.presets import BUDGETS
 
 NUM_REPETITIONS = 4_000
 """Simulated plans of one task: the probability's standard error is below one per cent."""
@@ -58,16 +55,14 @@ class Outlook:
 
 def outlooks(plan: Plan) -> list[Outlook]:
     """Return the outlook of every task of a plan."""
-    return [
-        _outlook(plan, task, plan.env_steps[task], len(plan.declared[task])) for task in plan.tasks
-    ]
+    return [_outlook(plan, task) for task in plan.tasks]
 
 
 def refuse_early(plan: Plan) -> None:
     """Refuse a plan that ends a judged task before anything is learned."""
     judge = plan.preset.judged_by
     for task, env_steps in plan.env_steps.items():
-        config = plan.config_of(task, env_steps)
+        config = plan.config_of(task)
         if judge is None or env_steps > first_update(config):
             continue
         if first_judgeable_step(plan.agent, judge, config) is not None:
@@ -134,8 +129,8 @@ def _chance(chance: float) -> str:
     return f'{chance:.0%} chance of "reproduced" if we truly match'
 
 
-def why_no_reference(plan: Plan, task: str, env_steps: int) -> str:
-    """Explain why a task has no reference at a step, and the nearest steps with one, if any."""
+def why_no_reference(plan: Plan, task: str) -> str:
+    """Explain why a task has no reference at its step, and the nearest steps with one, if any."""
     judge, protocol = plan.preset.judged_by, find_task(task, plan.protocol).protocol
     if judge is None:
         return f"no curve judges these settings, {BESIDE}"
@@ -150,12 +145,12 @@ def why_no_reference(plan: Plan, task: str, env_steps: int) -> str:
     if rule != plan.rule:
         return f"{judge} has scores by rule {rule}, these settings by rule {plan.rule}"
     steps = references.measured_steps(plan.agent, judge, task, protocol)
-    sides = (reversed(steps[: bisect(steps, env_steps)]), steps[bisect(steps, env_steps) :])
-    config = plan.config_of(task, env_steps)
+    place, config = bisect(steps, plan.env_steps[task]), plan.config_of(task)
 
     def is_judged(step: int) -> bool:
         return not scale_of(plan.agent, judge, config, step).unjudged
 
+    sides = (reversed(steps[:place]), steps[place:])
     near = [next(filter(is_judged, side), None) for side in sides]
     named = " or ".join(f"{step:,}" for step in near if step)
     return f"{judge} has no score at this step" + (f"; the nearest: {named}" if named else "")
@@ -179,47 +174,15 @@ def table_of(rows: Sequence[Outlook]) -> Table:
 
 
 def cost(plan: Plan, rows: Sequence[Outlook]) -> str:
-    """Return time and memory of the runs that are left, in words."""
+    """Return the time of the runs that are left, in words."""
     waiting = [run for run in plan.runs() if not run.has_ended]
     if not waiting:
         return "Time: nothing is left to run."
     left = seconds_left(plan, {row.task: row.run_seconds for row in rows}, waiting)
     text = f"Time: {about(left)}; refined once training starts."
-    if memory := _memory_gib(plan):
-        text += f" Memory: about {memory:.1f} GiB."
     if shorter := sum(run.status == "shorter" for run in waiting):
         text += f" {counted(shorter, 'finished run')} to be extended."
     return text
-
-
-def budget_lines(plan: Plan) -> list[str]:
-    """Return a line for every budget: tasks, seeds, steps, time, and what it can decide."""
-    is_chosen = plan.tasks != tasks_of(plan.preset, plan.suite, plan.budget)
-    lines = []
-    for name in BUDGETS:
-        budget = plan.preset.budgets[name]
-        tasks = plan.tasks if is_chosen else tasks_of(plan.preset, plan.suite, name)
-        try:
-            rows = [_outlook(plan, task, budget.steps(task), budget.num_seeds) for task in tasks]
-        except UsageError as error:  # of settings that need more steps
-            lines.append(f"--budget {name}: {error}")
-            continue
-        seconds = [row.run_seconds for row in rows for _ in range(row.num_seeds)]
-        steps = _ends([row.env_steps for row in rows], ",")
-        chances = [row.chance for row in rows if not row.obstacle]
-        decides = f"decides nothing: {rows[0].obstacle}"
-        if chances:
-            chance = f"with a chance of {_ends(chances, '.0%')} if we truly match"
-            decides = f"can decide {counted(len(chances), 'task')}, {chance}"
-        lines.append(
-            f"--budget {name}: {counted(len(rows), 'task')}, {counted(budget.num_seeds, 'seed')}, "
-            f"{steps} steps, {about(side_by_side(seconds, plan.workers))}; {decides}"
-        )
-    return lines
-
-
-def _ends(numbers: Sequence[int | float], form: str) -> str:
-    return " to ".join(dict.fromkeys(f"{end:{form}}" for end in (min(numbers), max(numbers))))
 
 
 def about(seconds: float | None) -> str:
@@ -235,25 +198,12 @@ def seconds_left(
     return side_by_side([whole and whole * part for whole, part in left], plan.workers)
 
 
-def _memory_gib(plan: Plan) -> float | None:
-    """Return the host's memory that the groups side by side fill; None where never measured."""
-    sizes, groups = [], plan.groups()
-    tasks = {group[0].task for group in groups}
-    speeds = {task: find_speed(plan.agent, plan.source, task, plan.device) for task in tasks}
-    for group in groups:
-        speed = speeds[group[0].task]
-        if speed is None:
-            return None
-        sizes.append(speed.memory_mib / 2**10 + demand_of(plan, group)["memory"] / 2**30)
-    return sum(sorted(sizes)[-plan.workers :], start=0.0)
-
-
-def _outlook(plan: Plan, task: str, env_steps: int, num_seeds: int) -> Outlook:
-    config = plan.config_of(task, env_steps)
-    scale = scale_of(plan.agent, plan.preset.judged_by, config, env_steps)
+def _outlook(plan: Plan, task: str) -> Outlook:
+    env_steps, num_seeds = plan.env_steps[task], len(plan.declared[task])
+    scale = scale_of(plan.agent, plan.preset.judged_by, plan.config_of(task), env_steps)
     why = scale.unjudged
     if scale.reference is None:
-        why = why_no_reference(plan, task, env_steps)
+        why = why_no_reference(plan, task)
     if not why and num_seeds < MIN_SEEDS:
         why = f"{num_seeds} of at least {MIN_SEEDS} seeds"
     return Outlook(
@@ -263,5 +213,5 @@ def _outlook(plan: Plan, task: str, env_steps: int, num_seeds: int) -> Outlook:
         scale=scale,
         obstacle=why,
         chance=math.nan if why else chance_if_equal(scale, num_seeds),
-        run_seconds=plan.expected_seconds(task, env_steps),
+        run_seconds=plan.expected_seconds(task),
     )

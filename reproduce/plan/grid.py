@@ -147,18 +147,19 @@ class Plan(Request):
         """Return whether as many processes run side by side as without `--workers`."""
         return self.workers == default_workers(self.device, self.preset.cores_per_run, self.cluster)
 
-    def config_of(self, task: str, env_steps: int | None = None) -> Any:
-        """Return the configuration on a task for so many environment steps; default: the plan's."""
-        steps = self.env_steps[task] if env_steps is None else env_steps
-        return dataclasses.replace(self.config, task=task, env_steps=steps)
+    def config_of(self, task: str) -> Any:
+        """Return the configuration on a task."""
+        return dataclasses.replace(self.config, task=task, env_steps=self.env_steps[task])
 
-    def expected_seconds(self, task: str, env_steps: int | None = None) -> float | None:
-        """Return about how long one run takes here; None if its like was never measured."""
-        if self.cluster or not self.program.is_ours:
+    def expected_seconds(self, task: str) -> float | None:
+        """Return about how long one run takes here; None if its like was never measured.
+
+        On a GPU none was, and several seeds may train in one process there.
+        """
+        if self.cluster or self.device != "cpu" or not self.program.is_ours:
             return None
-        speed = speeds.find_speed(self.agent, self.source, task, self.device)
-        config = self.config_of(task, env_steps)
-        return speed and speeds.run_seconds(speed, config)
+        speed = speeds.find_speed(self.agent, self.source, task)
+        return speed and speeds.run_seconds(speed, self.config_of(task))
 
     def runs(self) -> list[Run]:
         """Return every run with its present status, tasks in order, seeds within; as `run_of`."""

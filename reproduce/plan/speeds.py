@@ -1,4 +1,4 @@
-"""How long a run takes and how much memory it fills, from measured speeds.
+"""How long a run takes on a processor, from measured speeds.
 
 `reproduce/plan/speeds.csv` holds what `python -m tests.benchmarks.speeds` measured, a row for a
 source's settings on one task. Its speeds are scaled by how fast this machine multiplies matrices.
@@ -28,8 +28,6 @@ class Speed(NamedTuple):
     agent: str
     source: str
     task: str
-    device: str
-    """`cpu` or `cuda`."""
     processor: str
     """Where it was measured."""
     products_per_second: float
@@ -42,8 +40,6 @@ class Speed(NamedTuple):
     """Environment steps from then on, evaluations left out."""
     evaluation_seconds: float
     """One evaluation; 0 where training episodes are scored."""
-    memory_mib: float
-    """Memory of the process, replay left out."""
     note: str
 
 
@@ -56,13 +52,12 @@ def read_speeds(path: Path = SPEEDS) -> tuple[Speed, ...]:
         return tuple(Speed(*(types[name](row[name]) for name in Speed._fields)) for row in rows)
 
 
-def find_speed(agent: str, source: str, task: str, device: str) -> Speed | None:
+def find_speed(agent: str, source: str, task: str) -> Speed | None:
     """Return the speed measured on a task, or on the one of its family with the nearest size.
 
     Of equally near ones it is the slowest; None without any. Versions of a task count as the same.
     """
-    key = (agent, source, device.partition(":")[0])
-    rows = [row for row in read_speeds() if (row.agent, row.source, row.device) == key]
+    rows = [row for row in read_speeds() if (row.agent, row.source) == (agent, source)]
     wanted = find_task(task)
 
     def distance(row: Speed) -> tuple[bool, int, float]:
@@ -96,9 +91,9 @@ def relative_speed(speed: Speed) -> float:
     """Return how fast this machine is compared with the one where a speed was measured.
 
     A processor of the same name counts as equally fast: what else it does meanwhile changes by the
-    minute. A GPU is not compared.
+    minute.
     """
-    if speed.device != "cpu" or speed.processor == machine()["cpu"]:
+    if speed.processor == machine()["cpu"]:
         return 1.0
     return products_per_second() / speed.products_per_second
 

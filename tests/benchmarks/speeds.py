@@ -14,7 +14,6 @@ import csv
 import io
 import json
 import os
-import resource
 import subprocess
 import sys
 import tempfile
@@ -145,11 +144,11 @@ def warm_config(config: Any, **changes: Any) -> Any:
 def measure(agent: str, suite: str, source: str, task: str, options: argparse.Namespace) -> Speed:
     """Train in this process for some seconds; return its row of the table."""
     module: Any = import_module(f"agents.{agent}")
-    preset, device = module.PRESETS[suite, source], options.device
+    preset = module.PRESETS[suite, source]
     busy_clock = partial(processor_time, preset.cores_per_run)
     config, clock = preset.config, busy_clock if options.busy else time.perf_counter
     rows = getattr(config, "unroll_rows", 5 * config.num_envs)
-    config = warm_config(config, task=task, seeds=(1,), device=device, log_interval=rows)
+    config = warm_config(config, task=task, seeds=(1,), device="cpu", log_interval=rows)
     meter = Meter(options.seconds, warm_up_steps(config), clock)
     train(agent, config, meter, clock if options.busy else lambda: time.time() - options.started)
     warm_up, learning = meter.speeds()
@@ -157,20 +156,18 @@ def measure(agent: str, suite: str, source: str, task: str, options: argparse.Na
         agent=agent,
         source=source,
         task=task,
-        device=device,
-        processor=machine()["gpu" if device == "cuda" else "cpu"],
+        processor=machine()["cpu"],
         products_per_second=round(products_per_second()),
         start_seconds=round(meter.first_step_at, 1),
         warm_up_steps_per_second=round(warm_up, 1),
         env_steps_per_second=round(learning, 2),
         evaluation_seconds=round(meter.evaluation_seconds, 3),
-        memory_mib=round(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**10),
         note=options.note,
     )
 
 
 def published(table: Sequence[Speed]) -> Iterator[Speed]:
-    """Yield the mean speeds of published runs; start and memory are medians of a table's rows."""
+    """Yield the mean speeds of published runs; the start is a median of a table's rows."""
     for folder in sorted({run.parent for run in PUBLISHED.glob("*/*/*/seed-*")}):
         runs = sorted(folder.glob("seed-*"))
         record = json.loads((runs[0] / "run.json").read_bytes())
@@ -181,13 +178,12 @@ def published(table: Sequence[Speed]) -> Iterator[Speed]:
         speed, warm_up, evaluation = (float(np.mean(column)) for column in zip(*each, strict=True))
         like = [row for row in table if row.agent == agent] or table
         yield Speed(
-            *(agent, source, task, "cpu", record["machine"]["cpu"]),
+            *(agent, source, task, record["machine"]["cpu"]),
             products_per_second=round(float(np.median([row.products_per_second for row in table]))),
             start_seconds=round(float(np.median([row.start_seconds for row in like])), 1),
             warm_up_steps_per_second=round(warm_up, 1),
             env_steps_per_second=round(speed, 2),
             evaluation_seconds=round(evaluation, 3),
-            memory_mib=round(float(np.median([row.memory_mib for row in like]))),
             note=f"{len(runs)} runs of {folder.relative_to(PUBLISHED.parents[1])}",
         )
 
@@ -225,10 +221,10 @@ def combinations(
 
 
 def write(rows: Sequence[Speed], path: Path = SPEEDS) -> None:
-    """Replace the rows of the same settings, task and device; keep the others."""
+    """Replace the rows of the same settings and task; keep the others."""
     read_speeds.cache_clear()
-    table = {row[:4]: row for row in (read_speeds(path) if path.exists() else ())}
-    table |= {row[:4]: row for row in rows}
+    table = {row[:3]: row for row in (read_speeds(path) if path.exists() else ())}
+    table |= {row[:3]: row for row in rows}
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow(Speed._fields)
@@ -242,7 +238,6 @@ def main(argv: Sequence[str]) -> int:
     parser = Parser(prog="python -m tests.benchmarks.speeds", description=__doc__)
     for flag in ("agents", "suites", "sources", "tasks"):
         parser.add_argument(f"--{flag}", nargs="+", default=[], help="default: all")
-    parser.add_argument("--device", default="cpu", help="cpu (default) or cuda")
     parser.add_argument("--seconds", type=float, default=10.0, help="of learning, each")
     parser.add_argument("--note", default="", help="what else the machine did")
     text = "count processor time: other programs run on this machine meanwhile"
@@ -258,8 +253,8 @@ def main(argv: Sequence[str]) -> int:
         return 0
     if options.published:
         measured = read_speeds()
-        known = {row[:4] for row in measured}
-        write([row for row in published(measured) if row[:4] not in known])
+        known = {row[:3] for row in measured}
+        write([row for row in published(measured) if row[:3] not in known])
         return 0
     for chosen in combinations(options.agents, options.suites, options.sources, options.tasks):
         command = [sys.executable, "-m", "tests.benchmarks.speeds", *argv, "--one", *chosen]

@@ -144,7 +144,7 @@ def test_a_shifted_curve_is_seen(shift: float, verdict: str, status: int, tmp_pa
     """A quarter of the way to a random policy is far below; exactly the margin decides nothing."""
     plan = mujoco(tmp_path, [HOPPER])
     reference = reference_of(plan, HOPPER)
-    scale = scale_of(plan.agent, plan.preset.judged_by, plan.config_of(HOPPER, STEPS), STEPS)
+    scale = scale_of(plan.agent, plan.preset.judged_by, plan.config_of(HOPPER), STEPS)
     gap = reference.mean - scale.zero.score
     for seed in plan.seeds:
         record_run(plan, HOPPER, seed, around(reference.mean + shift * gap, seed))

@@ -65,6 +65,13 @@ def test_a_budget_gives_steps_and_seeds_unless_they_are_given(tmp_path: Path) ->
         assert (set(plan.env_steps.values()), plan.seeds) == (steps, seeds)
 
 
+def test_settings_need_fit_no_other_number_of_steps(tmp_path: Path) -> None:
+    """The preset's own, 1,000,000, is no multiple of three environments."""
+    words = "sac classic --tasks Pendulum-v1 --env-steps 30000 --set num_envs=3"
+    words += f" learning_starts=900 evaluation_interval=3000 --device cpu --runs-dir {tmp_path}"
+    assert planned(words).config.env_steps == 30_000
+
+
 def test_finished_and_diverged_runs_are_kept_and_all_others_run(tmp_path: Path) -> None:
     """What a run left behind decides: killed, crashed and unreadable runs are started again."""
     plan = pendulum(tmp_path, seeds=[1, 2, 3, 4, 5, 6])
