@@ -2,7 +2,6 @@
 
 import math
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,7 +11,7 @@ from torch import Tensor
 from agents import sac
 from suite.replay import Batch
 from tests.agents.alf import squash
-from tests.agents.trainings import CPU, learned, random_batch, table, tiny, train
+from tests.agents.trainings import CPU, learned, random_batch, tiny
 
 TINY = tiny("sac")
 
@@ -140,10 +139,3 @@ def test_the_actors_last_layer_is_drawn_as_one_or_two(separate: bool) -> None:
         torch.testing.assert_close(first @ first.T, 4 * torch.eye(len(first)), atol=1e-5, rtol=0)
     norms = torch.stack([learner.critics.weights_of(0, k)["weight_2"].norm() for k in range(2)])
     torch.testing.assert_close(norms, torch.full((2,), 2.0))
-
-
-def test_evaluations_come_at_the_first_step_that_reaches_a_multiple(tmp_path: Path) -> None:
-    """Three environments pass 100 at 102 and 200 at 201; the last step is evaluated, too."""
-    changes = {"num_envs": 3, "learning_starts": 90, "env_steps": 210, "evaluation_interval": 100}
-    _, recorder = train(tiny("sac", **changes), tmp_path)
-    assert table(recorder, "evaluations.csv").env_steps.tolist() == [102, 201, 210]

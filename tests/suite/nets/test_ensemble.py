@@ -5,11 +5,10 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from torch import Tensor
 
 from suite.nets.networks import FrameLayers, Trunk
 from suite.nets.perceptrons import Ensemble, Perceptron
-from tests.perceptrons import draw, linear, vector
+from tests.perceptrons import draw, linear
 from tests.stand_in_gpu import DEVICE, installed, on_cpu
 
 SIZES, HEADS = (7, 16, 12), ((2, 0.1), (1, 0.5))
@@ -19,13 +18,10 @@ FRAMES: dict[str, Any] = {
 }
 
 
-def perceptrons(num_seeds: int = 3, num_members: int = 4) -> list[list[Perceptron]]:
-    """Return drawn perceptrons whose biases are drawn as well."""
+def perceptrons() -> list[list[Perceptron]]:
+    """Return four drawn perceptrons for each of three seeds; their biases are drawn as well."""
     rng = np.random.default_rng(0)
-    return [
-        [Perceptron.drawn(rng, SIZES, HEADS, "torch", 1.0) for _ in range(num_members)]
-        for _ in range(num_seeds)
-    ]
+    return [[Perceptron.drawn(rng, SIZES, HEADS, "torch", 1.0) for _ in range(4)] for _ in range(3)]
 
 
 @pytest.mark.parametrize("device", ["cpu", DEVICE], ids=str)
@@ -56,24 +52,6 @@ def test_every_member_is_a_plain_perceptron_of_its_own(
     torch.testing.assert_close(of_inputs, summed)
 
 
-def test_gradients_are_clipped_member_by_member() -> None:
-    """A long one to the bound, a short one not at all."""
-    ensemble = Ensemble(perceptrons(1, 2))
-    upstream = draw(0, 1, 2, 8, 3)
-    upstream[:, 1] *= 1e-4
-    ensemble(draw(0, 1, 8, 7)).backward(upstream)
-    short = [
-        each.grad.clone() for each in ensemble.networks[1].parameters() if each.grad is not None
-    ]
-    ensemble.clip_gradients(0.5)
-    long = [each.grad for each in ensemble.networks[0].parameters() if each.grad is not None]
-    norm = torch.cat([gradient.flatten() for gradient in long]).norm()
-    assert norm.item() == pytest.approx(0.5, rel=1e-4)
-    for gradient, weight in zip(short, ensemble.networks[1].parameters(), strict=True):
-        assert weight.grad is not None
-        assert torch.equal(weight.grad, gradient)
-
-
 def trunks(seed: int) -> Ensemble:
     generator = np.random.default_rng(seed)
     heads = [(3, 1.0)]
@@ -89,21 +67,3 @@ def test_trunks_are_stacked_as_perceptrons_are() -> None:
     assert not torch.equal(ours(frames), outputs)
     ours.put_weights(theirs.all_weights_of(0))
     assert torch.equal(ours(frames), outputs)
-
-
-def test_weights_of_other_networks_are_refused_and_change_nothing() -> None:
-    """A weight more or less, or a shape that would be broadcast."""
-    ours = Ensemble(perceptrons(1, 2))
-    weights, before = ours.all_weights_of(0), vector(ours)
-    last = [name for name, weight in weights.items() if weight.dim() == 1][-1]
-    strange = {name: torch.zeros_like(weight) for name, weight in weights.items()}
-    less = {name: weight for name, weight in strange.items() if name != last}
-    wrong: list[tuple[dict[str, Tensor], str]] = [
-        (less, f"^not the weights of these networks: {last}$"),
-        (strange | {"strange": torch.zeros(1)}, "these networks: strange$"),
-        (strange | {last: torch.zeros(1)}, rf"^{last} must have the shape \[\d+\], not \[1\]$"),
-    ]
-    for named, message in wrong:
-        with pytest.raises(ValueError, match=message):
-            ours.put_weights(named)
-    assert torch.equal(vector(ours), before)

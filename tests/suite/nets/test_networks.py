@@ -169,14 +169,6 @@ def test_a_layer_may_be_drawn_as_the_kernel_that_covers_its_input() -> None:
     assert bounds[True] == pytest.approx(math.sqrt(6 / (3872 + 256 * 121)), rel=1e-3)
 
 
-def test_biases_of_kernels_are_drawn_where_those_of_layers_are() -> None:
-    """As torch's own layers do."""
-    for scheme, are_drawn in (("torch", True), ("orthogonal", False)):
-        options: dict[str, Any] = {"hidden_sizes": (), "frame_layers": A3C, "scheme": scheme}
-        trunk = Trunk((4, 42, 42), [(3, 1.0)], generator(), **options)
-        assert {bool(each.any()) for each in (*trunk.kernel_biases, *trunk.biases)} == {are_drawn}
-
-
 def test_heads_may_be_drawn_by_a_scheme_of_their_own() -> None:
     """nnabla-rl's: hidden layers of unit norm, heads of Glorot's bounds."""
     trunk = frames_trunk(A3C, 42, scheme="unit_norm", head_scheme="glorot_uniform")

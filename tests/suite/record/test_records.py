@@ -41,13 +41,6 @@ def test_what_is_no_record_is_no_run(tmp_path: Path) -> None:
     assert read_record(tmp_path / "nowhere") is None
 
 
-def test_a_finished_run_without_its_record_is_damaged(tmp_path: Path) -> None:
-    """It does not look like one that was never begun."""
-    folder = finish(tmp_path)
-    (folder / "run.json").unlink()
-    assert error_of(folder) == "differs from its manifest: run.json"
-
-
 @pytest.mark.parametrize("code", [errno.EIO, errno.EACCES])
 def test_a_disk_that_cannot_be_read_is_no_damage(
     code: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -122,13 +122,6 @@ def test_a_task_that_no_preset_can_train_is_refused_with_the_reason(agent: str) 
         read_command_line(presets, ["--task=Pong-v5"], agent=agent)
 
 
-def test_the_time_between_checkpoints_is_no_setting_of_the_run() -> None:
-    """It changes no byte, so it stands beside the configuration."""
-    assert read()[1].checkpoint_minutes == 5.0
-    config, options = read("--checkpoint-minutes", "0.5")
-    assert (config, options.checkpoint_minutes) == (read()[0], 0.5)
-
-
 def raising(error: BaseException) -> Callable[[Sequence[str]], int]:
     def main(argv: Sequence[str]) -> int:
         raise error
