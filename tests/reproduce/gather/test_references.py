@@ -91,8 +91,10 @@ def other_sources(no_sources: Path) -> Path:
     reports = "1,70,3 1,85,4 1,95,6 1,105,0 2,40,1 2,98,9 2,101,0"
     tables = {
         "comparable": comparable,
-        **{"elsewhere/curves_by_seed": of("old", runs), "elsewhere/scores": of("old", scores)},
-        **{"someone/curves_by_seed": of("new", runs), "someone/scores": of("new", scores)},
+        "elsewhere/curves_by_seed": of("old", runs),
+        "elsewhere/scores": of("old", scores),
+        "someone/curves_by_seed": of("new", runs),
+        "someone/scores": of("new", scores),
         "reported/curves_by_seed": of("new", reports),
         "drawn/curves": of("new", "100,10,8,12,2 110,14,13,15,2 300,30,,,2"),
         "evaluated/curves": of("new", "100,10,8,12,2 200,20,14,26,2"),

@@ -75,10 +75,18 @@ def test_numbers_of_a_verdict_are_those_of_a_hand_calculation() -> None:
     half_width = 13.0**0.5 * stats.t.ppf(0.95, degrees_of_freedom)
     assert (verdict.verdict, verdict.reference_source) == ("inconclusive", "someone")
     numbers = {
-        **{"num_seeds": 3, "score_mean": 90.0, "score_std": 27.0**0.5, "difference": -10.0},
-        **{"reference_num_runs": 4, "reference_mean": 100.0, "reference_std": 4.0},
-        **{"zero_score": 20.0, "margin": 8.0, "ratio": 70.0 / 80.0},
-        **{"ci_low": -10.0 - half_width, "ci_high": -10.0 + half_width},
+        "num_seeds": 3,
+        "score_mean": 90.0,
+        "score_std": 27.0**0.5,
+        "reference_num_runs": 4,
+        "reference_mean": 100.0,
+        "reference_std": 4.0,
+        "zero_score": 20.0,
+        "difference": -10.0,
+        "margin": 8.0,
+        "ratio": 70.0 / 80.0,
+        "ci_low": -10.0 - half_width,
+        "ci_high": -10.0 + half_width,
         "p_below": stats.t.cdf(-2.0 / 13.0**0.5, degrees_of_freedom),
     }
     assert {name: getattr(verdict, name) for name in numbers} == pytest.approx(numbers)
