@@ -1,4 +1,4 @@
-"""A2C: draws, units of values and diagnostics, against slow re-derivations."""
+"""A2C: draws and diagnostics, against slow re-derivations."""
 
 import math
 from dataclasses import replace
@@ -29,27 +29,6 @@ def test_drawn_actions_have_the_policys_probabilities() -> None:
     actions = network.act(network(obs)[0], noise)
     torch.testing.assert_close(actions.std(0), torch.full((2,), math.exp(-0.7)), atol=0.01, rtol=0)
     torch.testing.assert_close(actions.mean(0), network(obs[:1])[0][0], atol=0.02, rtol=0)
-
-
-def test_values_in_units_of_returns_leave_advantages_in_reward_units() -> None:
-    """A head that predicts V / 3, with deviation 3, gives the advantages of a head with V."""
-    config = replace(TINY, reward_normalisation="value_targets")
-    batch = random_transitions(config, CONTROL, 0)
-    learner = a2c.make_learner(config, CONTROL, CPU)
-    moments = learner.return_moments
-    assert moments is not None
-    moments.values[2] = 9.0
-    _, _, values = a2c.evaluate_actions(learner.network, batch.obs[:-1], batch.actions)
-    advantages, returns = a2c.targets(learner, config, batch, values)
-    plain = a2c.make_learner(replace(config, reward_normalisation="none"), CONTROL, CPU)
-    critic = plain.network.critic
-    assert critic is not None
-    with torch.no_grad():
-        critic.weights[-1].mul_(3)
-    _, _, unscaled = a2c.evaluate_actions(plain.network, batch.obs[:-1], batch.actions)
-    expected = a2c.targets(plain, TINY, batch, unscaled)
-    torch.testing.assert_close(advantages, expected[0], atol=1e-5, rtol=1e-4)
-    torch.testing.assert_close(3 * returns, expected[1], atol=1e-5, rtol=1e-4)
 
 
 def test_diagnostics_are_what_they_are_called() -> None:

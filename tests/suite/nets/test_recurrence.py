@@ -1,4 +1,4 @@
-"""Recurrence: torch's cell step by step, and memories that no episode inherits."""
+"""Recurrence: acting step by step is an unroll, and memories that no episode inherits."""
 
 from typing import Any
 
@@ -14,7 +14,6 @@ from suite.nets.recurrence import LSTM, Memory
 from suite.unrolls import Transitions
 from tests.agents.trainings import CONTROL, SWINGING, doubled, random_transitions
 from tests.perceptrons import draw
-from tests.slow_lstm import slow_unroll
 
 CASES = [None, CONTROL, SWINGING]
 """Whose last action and reward are inputs."""
@@ -61,24 +60,6 @@ def test_every_gate_is_drawn_as_a_layer_and_forgetting_starts_late() -> None:
     for weight in lstm.weight.detach().split(SIZE, 1):
         torch.testing.assert_close(weight.T @ weight, torch.eye(SIZE))
     assert lstm.bias.view(4, SIZE).tolist() == [[0.0] * SIZE, [1.0] * SIZE, *[[0.0] * SIZE] * 2]
-
-
-@pytest.mark.parametrize("spaces", CASES)
-@pytest.mark.parametrize("blank", [False, True])
-def test_an_unroll_is_its_episodes_one_by_one(spaces: Spaces | None, blank: bool) -> None:
-    """Outputs and gradients of all weights and of the memory, against torch's cell in float64."""
-    trunk, (batch, memory) = trunk_of(spaces), unroll_of(spaces)
-    memory = torch.zeros_like(memory) if blank else memory.requires_grad_()
-    expected = slow_unroll(trunk, spaces, memory, batch)
-    outputs = outputs_of(trunk, None if blank else memory, batch)
-    torch.testing.assert_close(outputs, expected)
-    sources = [*trunk.parameters(), *([] if blank else [memory])]
-    direction = draw(5, *outputs.shape)
-    ours, theirs = (
-        torch.autograd.grad((each * direction).sum(), sources) for each in (outputs, expected)
-    )
-    for own, its in zip(ours, theirs, strict=True):
-        torch.testing.assert_close(own, its)
 
 
 @pytest.mark.parametrize("spaces", CASES)

@@ -9,10 +9,8 @@ from typing import Any
 
 import pytest
 
-from agents import sac
 from suite.base.errors import UnreadableError
 from suite.record.records import KEYS, read_record
-from suite.settings.recorded import recorded_settings
 from tests.reproduce.conftest import TASK, pendulum, record_run, reseal
 
 
@@ -112,13 +110,3 @@ def test_a_record_has_all_entries_of_its_version(tmp_path: Path) -> None:
         reseal(folder, without=key)
         assert error_of(folder) == f"lacks {key}, which schema version 3 has"
         reseal(folder, **{key: record[key]})
-
-
-def test_older_settings_have_the_values_of_then() -> None:
-    """Younger ones have the default."""
-    config = sac.PRESETS["classic", "tuned"].config
-    whole = recorded_settings(sac.Config, {"task": "Pendulum-v1"})
-    assert whole["tau"] == config.tau
-    assert whole["hidden_sizes"] == list(sac.Config.hidden_sizes)
-    old = recorded_settings(sac.Config, {"policy_head_gain": 0.25, "tau": 0.5})
-    assert (old["policy_head_gain"], old["tau"]) == (0.25, 0.5)
