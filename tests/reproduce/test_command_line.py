@@ -46,6 +46,7 @@ sca classic
 reprot sac classic
 sac
 sac clasic
+sac CLASSIC
 sac classic --tasks
 sac classic --tasks Pendulum-v0
 sac mujoco --tasks Hopper-v4 Hopper-v4
@@ -208,7 +209,7 @@ def test_a_users_own_task_is_planned_trained_swept_and_reported(
 
 
 def test_a_dry_run_shows_the_plan(desk: Path, say: Say, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Tasks, steps, seeds, what is to run, what is left out, other budgets; nothing is written."""
+    """Tasks, steps, seeds, what is to run, what is left out; nothing is written."""
     status, out, err = say([*TINY, "--dry-run"])
     assert (status, err) == (0, "")
     line, outlook = [line for line in out.splitlines() if TASK in line]
@@ -216,8 +217,6 @@ def test_a_dry_run_shows_the_plan(desk: Path, say: Say, monkeypatch: pytest.Monk
     assert "2 processes" in out
     assert "Skipped" not in out
     assert "impossible: no curve judges these settings" in outlook
-    for budget in ("smoke", "laptop", "paper"):
-        assert f"--budget {budget}: 1 task, " in out
     monkeypatch.setattr(grid, "_say_outlook", lambda *_: None)  # it takes seconds
     _, out, _ = say(
         ["sac", "classic", "--dry-run", "--device", "cpu", "--env-steps", "3e3", "--seeds", "1-2,5"]

@@ -9,8 +9,7 @@ import pytest
 
 from reproduce.judge import zero_scores
 from reproduce.judge.zero_scores import COLUMNS, main
-from reproduce.plan import unlearned
-from reproduce.plan.unlearned import ZEROS, Zero, known_zero, read_zeros
+from reproduce.plan.unlearned import ZEROS, read_zeros
 from suite.envs.tasks import TASKS, find_task
 
 
@@ -113,13 +112,3 @@ def test_small_frames_change_no_random_score() -> None:
     plain, small = (read_zeros()["Qbert-v5", name] for name in ("noframeskip", "small_frames"))
     assert small._replace(untrained=0.0) == plain._replace(untrained=0.0)
     assert math.isnan(small.untrained)
-
-
-def test_a_score_belongs_to_one_version_and_one_protocol(monkeypatch: pytest.MonkeyPatch) -> None:
-    """No other stands in for one that is missing."""
-    known = {("Hopper-v4", ""): Zero(20.0), ("Pong-v5", "sticky"): Zero(-20.5)}
-    monkeypatch.setattr(unlearned, "read_zeros", lambda: known)
-    assert known_zero("Hopper-v4").random == 20.0
-    assert known_zero("Pong-v5", "sticky").random == -20.5
-    assert math.isnan(known_zero("Hopper-v5").random)
-    assert math.isnan(known_zero("Pong-v5", "noframeskip").random)

@@ -5,7 +5,6 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
 
 import numpy as np
 import pytest
@@ -78,17 +77,6 @@ def test_each_table_has_its_rows_once_and_whole(tmp_path: Path) -> None:
     timing = [row.split(",") for row in lines(tmp_path, 1, "timing.csv")]
     assert timing[0] == list(TIMING_COLUMNS)
     assert [row[:2] for row in timing[1:]] == [["5", "0"], ["40", "20"], ["50", "25"], ["60", "30"]]
-
-
-@pytest.mark.parametrize("number", [0.1 + 0.2, 1 / 3, -1e-300, 5e-324, 2.0**70, np.float32(0.1)])
-def test_numbers_are_read_back_exactly(number: Any, tmp_path: Path) -> None:
-    """Same run, same bytes: rounding would hide a difference, and make one on another machine."""
-    run = record(tmp_path, [1])
-    run.episodes(1, ended([[number]], [[1]]))
-    run.evaluation(1, np.array([[number]]))
-    run.log(1, 1, {"loss": np.array([number])}, {})
-    for name, column in (("episodes.csv", 1), ("evaluations.csv", 2), ("updates.csv", 2)):
-        assert type(number)(lines(tmp_path, 1, name)[1].split(",")[column]) == number
 
 
 def test_a_metric_without_a_column_is_refused(tmp_path: Path) -> None:
