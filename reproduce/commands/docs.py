@@ -31,7 +31,7 @@ from reproduce.report import figures, frames
 from reproduce.report.tables import read_report_table, records
 from reproduce.report.words import mean_and_spread, verdict_words
 from reproduce.report.words import with_interval as interval
-from reproduce.simulators.page import simulators
+from reproduce.simulators.tables import simulators
 from reproduce.words import number, table
 from suite.base.errors import UsageError
 from suite.base.files import write_atomically

@@ -19,7 +19,7 @@ from jaxtyping import Float
 from reproduce.judge.zero import Scale
 from suite.settings.presets import REFERENCES
 
-COLUMNS = ("task", "probability", "ci_low", "ci_high", "num_seeds", "num_runs")
+IMPROVEMENT_COLUMNS = ("task", "probability", "ci_low", "ci_high", "num_seeds", "num_runs")
 TIMES_COLUMNS = ("task", "seed", "share", "score", "env_steps", "wall_seconds")
 SHARES = (0.5, 0.9)
 """Of the way from the zero of the scale to the reference, to which times are taken."""
@@ -225,7 +225,7 @@ def improvements(scores: pd.DataFrame, theirs: pd.DataFrame) -> pd.DataFrame:
         ours, reference = ([*side] for side in zip(*of_group, strict=True))
         interval = probability_of_improvement(ours, reference)
         rows.append((task, *interval, sum(map(len, ours)), sum(map(len, reference))))
-    return pd.DataFrame(rows, columns=list(COLUMNS))
+    return pd.DataFrame(rows, columns=list(IMPROVEMENT_COLUMNS))
 
 
 def times_to_score(

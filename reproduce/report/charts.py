@@ -108,14 +108,14 @@ def scores_charts(scores: pd.DataFrame) -> list[Figure]:
 def profile_chart(profile: pd.DataFrame) -> Figure:
     """Return the performance profile of each side with its band (Agarwal et al. 2021)."""
     labels = {"x": "normalised score", "value": "share of runs above it"}
-    rows, look = frames.over_tasks(profile), {"labels": labels, "height": 400}
+    rows, look = frames.labelled(profile), {"labels": labels, "height": 400}
     figure = _lines(rows, x="x", y="value", band="95 % of the resamples", **look)
     return figure.update_xaxes(hoverformat=".3~r").update_layout(hovermode="x unified")
 
 
 def improvement_charts(improvement: pd.DataFrame) -> list[Figure]:
     """Return the probability of improvement of each task and its mean."""
-    rows = frames.over_tasks(improvement.assign(role="ours"))
+    rows = frames.labelled(improvement.assign(role="ours"))
     counts = zip(rows["num_seeds"].map(number), rows["num_runs"].map(number), strict=True)
     seeds = [f"of {ours} runs against {theirs}" for ours, theirs in counts]
     rows = rows.assign(axis=IMPROVED, seed=seeds, task=rows["label"], score=rows["value"])

@@ -161,7 +161,7 @@ def draw_over_tasks(tables: Mapping[str, pd.DataFrame], directory: Path) -> list
     paths: list[Path] = []
     for name, (x, y, place) in OVER_TASKS.items():
         if name in tables:
-            rows = frames.over_tasks(tables[name])
+            rows = frames.labelled(tables[name])
             grid = (_lines if "x" in rows else _intervals)(rows)
             grid.refline(**place, color="grey", linestyle="-", lw=1.2, zorder=0)
             paths += save(grid.set_axis_labels(x, y), RESAMPLED, directory, name)

@@ -232,7 +232,7 @@ def final_scores(
     return checked(frame.drop(columns=["lower", "upper"]).join(ends), SCORES)
 
 
-def over_tasks(rows: pd.DataFrame) -> pd.DataFrame:
+def labelled(rows: pd.DataFrame) -> pd.DataFrame:
     """Return rows of `judge.aggregates.over_tasks` with the names of these frames, and a label."""
     names = {"estimate": "value", "probability": "value", "ci_low": "lower", "ci_high": "upper"}
     names |= {"statistic": "label", "task": "label"}

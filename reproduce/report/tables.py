@@ -11,8 +11,7 @@ import pandas as pd
 
 from reproduce.gather import collect
 from reproduce.gather.references import CURVE_COLUMNS
-from reproduce.judge.aggregates import COLUMNS as IMPROVEMENT_COLUMNS
-from reproduce.judge.aggregates import TIMES_COLUMNS
+from reproduce.judge.aggregates import IMPROVEMENT_COLUMNS, TIMES_COLUMNS
 from reproduce.judge.verdicts import TABLE_COLUMNS
 from suite.base.errors import UsageError
 from suite.base.files import DAMAGED, read_json, read_plain

@@ -10,7 +10,7 @@ import pytest
 
 from reproduce.__main__ import main
 from reproduce.report import figures as report_figures
-from reproduce.simulators import claims, figures, measure, page, same_work
+from reproduce.simulators import claims, figures, measure, same_work, tables
 from reproduce.simulators.engines import ENGINES
 from reproduce.simulators.measure import COLUMNS, Cell
 from suite.base.errors import UsageError
@@ -136,8 +136,8 @@ def test_a_page_shows_work_without_speeds(tmp_path: Path, monkeypatch: pytest.Mo
     with monkeypatch.context() as patched:
         patched.setattr(same_work, "Server", missing)
         assert measured("encore", status=2).equals(rows), "one that is missing now keeps its row"
-    monkeypatch.setattr(page, "SIMULATORS", tmp_path)
-    text = page.simulators()
+    monkeypatch.setattr(tables, "SIMULATORS", tmp_path)
+    text = tables.simulators()
     assert f", {num_cores()} cores\n\nSpeeds are not measured yet." in text
     assert "| CartPole-v1 | encore | float32[4] | 2 | 1 | next step |" in text
 
@@ -167,9 +167,9 @@ def test_figures_and_page_show_all_engines(tmp_path: Path, monkeypatch: pytest.M
     measure.write(apart, tmp_path / "apart.csv")  # no engine with two numbers of threads
     paths = figures.draw(measure.read(tmp_path / "apart.csv"), tmp_path)
     assert [path.stem for path in paths] == ["speeds"]
-    monkeypatch.setattr(page, "ROOT", tmp_path)
-    monkeypatch.setattr(page, "SIMULATORS", folder.parent)
-    text = page.simulators()
+    monkeypatch.setattr(tables, "ROOT", tmp_path)
+    monkeypatch.setattr(tables, "SIMULATORS", folder.parent)
+    text = tables.simulators()
     assert "## P, 2 cores" in text
     assert "| CartPole-v1 | 8 | 1 | 20 | 6 | 3 |" in text
     assert "| CartPole-v1 | 64 | 2 | 1,900 |  |  |" in text
