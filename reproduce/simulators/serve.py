@@ -19,7 +19,6 @@ import numpy as np
 
 from reproduce.simulators.engines import Engine, make_engine
 from suite.base.errors import UsageError
-from suite.envs.tasks import SUITES
 
 SAME = 100
 """Decisions of each environment whose rewards are summed, to compare engines reward by reward."""
@@ -74,7 +73,8 @@ def draw(engine: Engine, generator: np.random.Generator, *shape: int) -> np.ndar
 def policy(engine: Engine, name: str) -> Choose:
     """Return a function that draws actions from A2C's network, as it is before training.
 
-    It has the settings and the normalisation of the first suite that has the task, and one thread.
+    It has the settings and the normalisation of a training that mode `training` measures, and one
+    thread.
     """
     import torch
 
@@ -82,11 +82,10 @@ def policy(engine: Engine, name: str) -> Choose:
     from suite.base.hardware import use_threads
     from suite.envs.vector_env import Spaces
     from suite.player import Player
+    from suite.settings.command_line import read_command_line
 
     use_threads(1)
-    presets = (preset for (suite, _), preset in a2c.PRESETS.items() if name in SUITES[suite])
-    first = next(presets, None)
-    config = first.config if first else a2c.Config()
+    config, _ = read_command_line(a2c.PRESETS, [f"--task={name}"], agent="a2c")
     size = engine.num_actions or engine.action_size
     bounds: Any = () if engine.num_actions else ((-1.0,) * size, (1.0,) * size)
     spaces = Spaces(tuple(engine.obs.shape[1:]), size, *bounds)
