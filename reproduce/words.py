@@ -13,6 +13,17 @@ def counted(count: SupportsFloat, noun: str) -> str:
     return f"{float(count):,.0f} {noun}{ending * (float(count) != 1)}"
 
 
+def duration(seconds: float | None) -> str:
+    """Return a duration in words, for example `1 h 05 min`; `measuring` where it is None."""
+    if seconds is None or not math.isfinite(seconds):
+        return "measuring"
+    minutes, rest = divmod(round(seconds), 60)
+    if minutes < 1:
+        return f"{rest} s"
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours} h {minutes:02} min" if hours else f"{minutes} min {rest:02} s"
+
+
 def reached(share: Any) -> str:
     """Return how far a reference has come by a step; empty where nobody knows."""
     import pandas as pd

@@ -15,7 +15,7 @@ from reproduce.judge.inference import sample, welch
 from reproduce.plan.status import records_below
 from reproduce.plan.unlearned import known_zero
 from reproduce.report.words import with_interval
-from reproduce.run.view import say
+from reproduce.run.view import make_table, say
 from reproduce.words import number
 from suite.base.errors import UsageError
 from suite.envs.tasks import TASKS, folder_of
@@ -154,7 +154,7 @@ def main(argv: Sequence[str]) -> int:
 
 
 def _table(rows: Sequence[Mapping[str, Any]], title: str) -> Table:
-    table = flags.make_table(*COLUMNS, title=printable(title))
+    table = make_table(*COLUMNS, title=printable(title))
     for row in rows:
         counts = (row["num_seeds_a"], row["num_seeds_b"])
         means = zip((row["score_mean_a"], row["score_mean_b"]), counts, strict=True)

@@ -7,10 +7,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from rich import box
 from rich.console import Console
-from rich.table import Table
-from rich.text import Text
 
 from suite.base.errors import UsageError
 from suite.envs.tasks import find_task
@@ -52,8 +49,6 @@ SHARED: Mapping[str, Mapping[str, Any]] = {
     },
 }
 """Arguments of several commands. A policy or a plan alone imports no module, so a flag does."""
-PLAIN: dict[str, Any] = {"box": box.SIMPLE_HEAD, "pad_edge": False, "padding": (0, 1, 0, 0)}
-"""The look of tables that must fit 80 columns."""
 
 
 def program() -> str:
@@ -67,14 +62,6 @@ def make_parser(word: str, *shared: str) -> Parser:
     for name in shared:
         parser.add_argument(name, **SHARED[name])
     return parser
-
-
-def make_table(*columns: str, **look: Any) -> Table:
-    """Return a table with its first column to the left and the others to the right."""
-    table = Table(**look)
-    for place, name in enumerate(columns):
-        table.add_column(Text(name), justify="right" if place else "left", overflow="fold")
-    return table
 
 
 def is_installed(package: str) -> bool:

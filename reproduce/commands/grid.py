@@ -19,7 +19,7 @@ from reproduce.plan.presets import check_trainable, presets_of, skipped_tasks
 from reproduce.plan.request import Request, add_flags, read_request, started_anew
 from reproduce.plan.resources import Cluster, check_memory, check_writable
 from reproduce.plan.status import by_task, check_extensions, name_of_settings, refuse_mixture
-from reproduce.run.view import say
+from reproduce.run.view import make_table, say
 from reproduce.words import counted
 from suite.settings.command_line import Parser, printable
 from suite.settings.presets import replaced
@@ -161,8 +161,8 @@ def plan_table(plan: Plan) -> Table:
         processes = f"{counted(len(groups), 'process')}, {at_once} side by side on {device}"
         caption = f"{processes}, into {plan.directory}."
     columns = ("task", "env steps", "seeds", "already ended", "to run")
-    look = {"caption": printable(caption), "caption_justify": "left"}
-    table = flags.make_table(*columns, title=f"{plan.title}, budget {plan.budget}", **look)
+    title = f"{plan.title}, budget {plan.budget}"
+    table = make_table(*columns, title=title, caption=printable(caption))
     for task, env_steps in plan.env_steps.items():
         done = [run.seed for run in runs if run.task == task and run.has_ended]
         to_run = [run.seed for run in runs if run.task == task and not run.has_ended]

@@ -9,7 +9,7 @@ from rich.table import Table
 
 from reproduce.commands import flags
 from reproduce.plan.resources import check_writable
-from reproduce.run.view import say
+from reproduce.run.view import make_table, say
 from reproduce.simulators.engines import ENGINES
 from reproduce.words import counted
 from suite.base.code import revision
@@ -162,7 +162,7 @@ def table_of(medians: pd.DataFrame) -> Table:
     first = medians.iloc[0]
     title = f"{first.task}, {first.num_envs} environments, {counted(first.num_threads, 'thread')}"
     columns = ("engine", "actions", "steps/s", "range", "step, ms", "99 %", "cores", "MiB")
-    table = flags.make_table(*columns, title=title)
+    table = make_table(*columns, title=title)
     for row in medians.itertuples():
         numbers = [f"{row.env_steps_per_second:,.0f}", f"{row.slowest:,.0f} to {row.fastest:,.0f}"]
         known = ((row.latency_median_ms, ".3f"), (row.latency_p99_ms, ".3f"), (row.cores, ".1f"))

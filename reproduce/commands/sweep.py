@@ -12,7 +12,6 @@ import pandas as pd
 from rich.console import Console, Group
 from rich.text import Text
 
-from reproduce.commands import flags
 from reproduce.commands.compare import interval, refuse_different
 from reproduce.commands.grid import train
 from reproduce.judge import outlook
@@ -22,7 +21,7 @@ from reproduce.plan.grid import Plan
 from reproduce.plan.status import changed_sources, name_of_settings
 from reproduce.report import figures, frames
 from reproduce.report.words import mean_and_spread, with_interval
-from reproduce.run.view import say
+from reproduce.run.view import make_table, say
 from reproduce.words import counted, number
 from suite.base.errors import UsageError
 from suite.base.files import write_atomically
@@ -59,7 +58,7 @@ def variants_of(plans: Sequence[Plan]) -> Variants:
 
 def plan_table(variants: Variants) -> Group:
     """Return a table of the variants, their runs, those left, and times; then the total."""
-    table, times = flags.make_table("variant", "runs", "to run", "takes", **flags.PLAIN), []
+    table, times = make_table("variant", "runs", "to run", "takes"), []
     for name, plan in variants.items():
         runs = plan.runs()
         waiting = [run for run in runs if not run.has_ended]
@@ -145,7 +144,7 @@ def compare(variants: Variants, scores_of: Mapping[str, pd.DataFrame]) -> pd.Dat
 def comparison(table: pd.DataFrame) -> Group:
     """Format the table of `compare` for a terminal of 80 columns."""
     columns = ("variant", "score, mean ± std", "seeds", "difference [95 %]", "p")
-    shown = flags.make_table(*columns, **flags.PLAIN)
+    shown = make_table(*columns)
     for task, rows in table.groupby("task", sort=False):
         steps = f"{task}, {rows['env_steps'].iloc[0]:,} steps"
         shown.add_row(Text(printable(steps), "bold"))

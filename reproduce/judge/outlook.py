@@ -23,8 +23,8 @@ from reproduce.plan.declared import MIN_SEEDS
 from reproduce.plan.grid import Plan
 from reproduce.plan.speeds import side_by_side
 from reproduce.plan.status import Run
-from reproduce.run.view import duration
-from reproduce.words import counted, number, reached
+from reproduce.run.view import make_table
+from reproduce.words import counted, duration, number, reached
 from suite.base.errors import UsageError
 from suite.envs.tasks import find_task
 
@@ -158,9 +158,8 @@ def why_no_reference(plan: Plan, task: str) -> str:
 
 def table_of(rows: Sequence[Outlook]) -> Table:
     """Return the table that is printed before a plan runs."""
-    table = Table(title="Can it be decided?")
-    for name in ("task", "reference (runs, source)", "verdict", "one run takes"):
-        table.add_column(name, overflow="fold")
+    columns = ("task", "reference (runs, source)", "verdict", "one run takes")
+    table = make_table(*columns, left=columns, title="Can it be decided?")
     for row in rows:
         reference, text = row.scale.reference, "none"
         if reference is not None:

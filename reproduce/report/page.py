@@ -34,8 +34,7 @@ from reproduce.report.words import (
     verdict_words,
     with_interval,
 )
-from reproduce.run.view import duration
-from reproduce.words import MISSING, counted, number, reached, visible
+from reproduce.words import MISSING, counted, duration, number, reached, visible
 from suite.base.files import write_atomically
 from suite.envs.tasks import folder_of
 

@@ -12,7 +12,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, get_args
 
 import pandas as pd
-from rich import box
 from rich.console import Group
 from rich.table import Table
 from rich.text import Text
@@ -23,6 +22,7 @@ from reproduce.judge.verdicts import UNJUDGED, VerdictName
 from reproduce.plan.status import recorded_processor
 from reproduce.report import frames
 from reproduce.report.tables import COLUMNS, records
+from reproduce.run.view import make_table
 from reproduce.words import MISSING, counted, number, reached
 from suite.settings.command_line import printable
 
@@ -159,11 +159,10 @@ def verdict_lines(verdicts: pd.DataFrame, suite: pd.DataFrame, title: str) -> Gr
     """
     rows = records(verdicts.reindex(columns=list(COLUMNS["verdicts"])))
     compared = any(row["reference_mean"] is not None for row in rows)
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0))
-    headings = ["task", "ours,\nmean ± std", "reference,\nmean ± std", "difference\n[interval]"]
-    for name in headings if compared else headings[:2]:
-        table.add_column(Text(name), justify="left" if name == "task" else "right", overflow="fold")
-    table.add_column(Text("verdict\nmargin" if compared else "verdict"), overflow="fold")
+    headings = ["task", "ours,\nmean ± std"]
+    headings += ["reference,\nmean ± std", "difference\n[interval]"] if compared else []
+    verdict = "verdict\nmargin" if compared else "verdict"
+    table = make_table(*headings, verdict, left=[verdict])
     lines: list[Text | Table] = [Text(printable(title))] if title else []
     lines.append(table)
     for whole in records(suite):

@@ -1,8 +1,8 @@
 """The view of runs in progress: a live table, or plain lines without a terminal."""
 
-import math
 import time
-from typing import TYPE_CHECKING
+from collections.abc import Collection
+from typing import TYPE_CHECKING, Any
 
 from rich import box
 from rich.console import Console, Group, RenderableType
@@ -11,6 +11,7 @@ from rich.table import Table
 from rich.text import Text
 
 from reproduce.run.progress import OVER, Board, Progress
+from reproduce.words import duration, number
 from suite.settings.command_line import printable
 
 if TYPE_CHECKING:  # it imports pandas, which most commands need not
@@ -24,19 +25,19 @@ COLUMNS |= {"time left": 10}
 """Columns of the table, with the characters that their values may take."""
 STATES = ("running", "elsewhere", "failed", "diverged", "left out", "waiting", "finished")
 """States in the order in which a low terminal shows them."""
+PLAIN: dict[str, Any] = {"box": box.SIMPLE_HEAD, "pad_edge": False, "padding": (0, 1, 0, 0)}
+"""The look of all tables: they must fit 80 columns."""
 LINES_AROUND = 6
 """Lines around the rows: totals, which may need two, the header, its lines and the cursor's."""
 
 
-def duration(seconds: float | None) -> str:
-    """Return a duration in words, for example `1 h 05 min`; `measuring` where it is None."""
-    if seconds is None or not math.isfinite(seconds):
-        return "measuring"
-    minutes, rest = divmod(round(seconds), 60)
-    if minutes < 1:
-        return f"{rest} s"
-    hours, minutes = divmod(minutes, 60)
-    return f"{hours} h {minutes:02} min" if hours else f"{minutes} min {rest:02} s"
+def make_table(*columns: str, left: Collection[str] = (), **look: Any) -> Table:
+    """Return a table whose first column, and those of `left`, stand to the left, others right."""
+    table = Table(**PLAIN, title_justify="left", caption_justify="left", **look)
+    for place, name in enumerate(columns):
+        justify = "left" if not place or name in left else "right"
+        table.add_column(Text(name), justify=justify, overflow="fold")
+    return table
 
 
 class View:
@@ -75,7 +76,7 @@ class View:
                 self._reported.discard(row.run.key)
             elif is_news and row.run.key not in self._reported:
                 self._reported.add(row.run.key)
-                last = f", last return {_number(row.last_return)}"
+                last = f", last return {number(row.last_return)}"
                 outcome = f": {row.error}" if row.error else last
                 say(self._console, f"{row.run.name} {row.state}{outcome}", STYLES[row.state])
         is_over = all(row.state in OVER for row in board.rows)
@@ -105,7 +106,7 @@ def say(console: Console, text: str, style: str = "") -> None:
 
 def _line(board: Board) -> str:
     running = [
-        f"{row.run.task}/{row.run.seed} {_steps(row)} steps, return {_number(row.last_return)}"
+        f"{row.run.task}/{row.run.seed} {_steps(row)} steps, return {number(row.last_return)}"
         for row in board.rows
         if row.state == "running"
     ]
@@ -127,7 +128,7 @@ def _table(board: Board, room: int) -> Table:
     rows = board.rows
     if len(rows) > room:
         rows = sorted(rows, key=lambda row: STATES.index(row.state))[:room]
-    table = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False, padding=(0, 1, 0, 0))
+    table = Table(**PLAIN, show_edge=False)
     for name, width in COLUMNS.items():
         is_text, folds = name in ("task", "state"), name == "task"
         table.add_column(
@@ -141,7 +142,7 @@ def _table(board: Board, room: int) -> Table:
         is_running, speed = row.state == "running", row.env_steps_per_second
         table.add_row(
             *(printable(row.run.task), str(row.run.seed), row.state, _steps(row)),
-            _number(row.last_return),
+            number(row.last_return),
             f"{speed:,.{int(speed < 10)}f}" if is_running and speed else "",
             duration(board.seconds_left_of(row)) if is_running else "",
             style=STYLES.get(row.state, ""),
@@ -157,9 +158,3 @@ def _steps(row: Progress) -> str:
         if steps >= 10_000 and length.endswith(zeros):
             length = length.removesuffix(zeros) + letter
     return f"{done:,} of {length}"
-
-
-def _number(value: float | None) -> str:
-    if value is None:
-        return "-"
-    return f"{value:,.0f}" if 1_000 <= abs(value) < 1_000_000 else f"{value:.4g}"

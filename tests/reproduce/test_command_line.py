@@ -213,7 +213,7 @@ def test_a_dry_run_shows_the_plan(desk: Path, say: Say, monkeypatch: pytest.Monk
     status, out, err = say([*TINY, "--dry-run"])
     assert (status, err) == (0, "")
     line, outlook = [line for line in out.splitlines() if TASK in line]
-    assert [cell.strip() for cell in line.strip("│ ").split("│")] == [TASK, "300", "1 2", "", "1 2"]
+    assert re.split(" {2,}", line.strip()) == [TASK, "300", "1 2", "1 2"]
     assert "2 processes" in out
     assert "Skipped" not in out
     assert "impossible: no curve judges these settings" in outlook
@@ -221,7 +221,7 @@ def test_a_dry_run_shows_the_plan(desk: Path, say: Say, monkeypatch: pytest.Monk
     _, out, _ = say(
         ["sac", "classic", "--dry-run", "--device", "cpu", "--env-steps", "3e3", "--seeds", "1-2,5"]
     )
-    assert "3,000 │ 1 2 5" in " ".join(out.split())
+    assert "3,000 1 2 5" in " ".join(out.split())
     cannot = "Skipped, without settings of tuned for sac: CartPole-v1 Acrobot-v1"
     assert f"{cannot} MountainCar-v0" in out
     _, out, _ = say(["impala", "atari", "--budget", "smoke", "--dry-run", "--device", "cpu"])

@@ -1,5 +1,6 @@
 """A before-and-after table compares like with like, with Welch's interval of the difference."""
 
+import re
 import shutil
 from collections.abc import Sequence
 from pathlib import Path
@@ -55,8 +56,8 @@ def test_a_task_is_a_line(
     status, out, _ = say(["compare", str(first.directory), str(second.directory)])
     assert status == 0
     lines = out.splitlines()
-    (line,) = [line for line in lines if line.startswith("│")]
-    found = [cell.strip() for cell in line.strip("│ ").split("│")]
+    (line,) = [line for line in lines if line.startswith(f" {TASK}")]
+    found = re.split(" {2,}", line.strip())
     assert found == [TASK, "1,000", "20 (3)", *cells, "2.50"]
     if None in others:
         check(lines[-1], f"without a score: {cells[0]}")
@@ -135,7 +136,7 @@ def test_the_command_takes_what_an_agents_own_command_wrote(tmp_path: Path, say:
     assert status == 0
     assert "tuned(sac,tuned)" in "".join(printed.split())
     assert "mine(toy,sb3)" in "".join(printed.split())
-    (line,) = [line for line in printed.splitlines() if line.startswith("│")]
+    (line,) = [line for line in printed.splitlines() if line.startswith(f" {TASK}")]
     assert "31 (2)" in line
     shutil.move(out, tmp_path / "c" / "x")
     shutil.copytree(first.directory / TASK, tmp_path / "c" / "y")

@@ -13,7 +13,8 @@ from rich.console import Console
 
 from reproduce.plan.status import Run
 from reproduce.run.progress import Board, Progress
-from reproduce.run.view import View, duration
+from reproduce.run.view import View
+from reproduce.words import duration
 from suite.record.live import Curves
 from tests.messages import check
 

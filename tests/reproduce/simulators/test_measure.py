@@ -65,8 +65,8 @@ def test_the_command_writes_a_row_for_each_engine_mode_and_turn(
     alone = (rows["turn"] == 1) & (rows["mode"] == "random")  # before a network is in memory
     assert (rows["memory_mib"] > 20).tolist() == alone.tolist()
     assert rows["cores"].between(0.1, os.cpu_count() or 1).any()
-    lines = [line.split("│")[1:4] for line in said.splitlines() if line.startswith("│")]
-    shown = {(engine.strip(), mode.strip()): speed for engine, mode, speed in lines}
+    lines = [line.split()[:3] for line in said.splitlines() if line.startswith(" en")]
+    shown = {(engine, mode): speed for engine, mode, speed in lines[1:]}
     for row in measure.medians(rows).itertuples():
         speed = float(shown[row.engine, row.mode].replace(",", ""))  # type: ignore[index]
         assert speed == pytest.approx(row.env_steps_per_second, rel=1e-4, abs=1)
