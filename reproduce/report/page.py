@@ -116,7 +116,6 @@ def render(directory: Path, assets: str = "", home: str = "") -> str:
         summary=[row for row in rows["summary"] if (row["num_tasks"] or 0) >= LEAST],
         times=records(median_times(tables["times"])),
         files=[name for name in files if (directory / name).exists()],
-        **{name: rows[name] for name in ("scores", "throughput")},
     )
 
 
