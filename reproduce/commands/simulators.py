@@ -146,11 +146,10 @@ def _measure(tasks: Sequence[str], options: Any, folder: Path, argv: Sequence[st
             console.print(table_of(measure.medians(pd.DataFrame(found))))
     table = measure.read(path)
     for claim in claims.judge(table[table["task"].isin(tasks)], num_cores()):
-        if pd.isna(claim["found"]):
-            continue
-        said = f"{claim['task']}, {claim['beside']}: claimed {claim['ratio']:g}, "
-        said += f"measured {claim['found']:.2f} [{claim['low']:.2f}, {claim['high']:.2f}]"
-        say(console, f"{claim['says']}: {said}: {claim['outcome']}")
+        if claim["here"]:
+            said = f"{claim['task']}, {claim['beside']}: claimed {claim['ratio']:g}, "
+            said += f"measured {claim['here']}: {claim['outcome']}"
+            say(console, f"{claim['says']}: {said}")
     if any_turn:
         figures.draw(table, folder)
     print(path)

@@ -117,23 +117,19 @@ def _document(plan: Plan, path: Path) -> dict[str, Any]:
 def _refuse_contradictions(
     plan: Plan, path: Path, suites: Mapping[str, Any], settings: Mapping[str, Any]
 ) -> None:
-    """Raise a `UsageError` if a task that stays would have other settings or steps than now."""
+    """Raise a `UsageError` if a task that stays would have other settings, or a task two suites."""
     for name, other in suites.items():
-        is_other = other["settings"] != settings
-        if name == plan.suite:
-            stay = sorted(set(other["tasks"]) - set(plan.tasks))
-            if stay and is_other:
-                raise UsageError(
-                    f"{path} holds {', '.join(stay)} in other settings: run these again with the "
-                    "others, or delete it, with its rows, to replace it"
-                )
-            continue
-        twice = [task for task in plan.tasks if task in other["tasks"]]
-        is_other |= any(_length(other, task) != plan.env_steps[task] for task in twice)
-        if twice and is_other:
+        stay = sorted(set(other["tasks"]) - set(plan.tasks))
+        if name == plan.suite and stay and other["settings"] != settings:
             raise UsageError(
-                f"{path} holds {', '.join(twice)} of {name} in other settings or steps, and a task "
-                f"has one curve: run them as tasks of {name}"
+                f"{path} holds {', '.join(stay)} in other settings: run these again with the "
+                "others, or delete it, with its rows, to replace it"
+            )
+        twice = [task for task in plan.tasks if task in other["tasks"]]
+        if name != plan.suite and twice:
+            raise UsageError(
+                f"{path} holds {', '.join(twice)} of {name}, and a task has one curve: run them as "
+                f"tasks of {name}"
             )
 
 

@@ -22,8 +22,8 @@ ABOUT = 0.9
 def judge(table: pd.DataFrame, num_cores: int, path: Path = CLAIMS) -> list[dict[str, Any]]:
     """Return the claims, judged by a table of turns.
 
-    A row of the file gets `found`, `low` and `high` (the measured ratio and its interval, NaN if
-    there is none), `outcome`, `link`, and `beside`, which names the speeds compared.
+    A row of the file gets `here` (the measured ratio with its interval, "" if there is none),
+    `outcome`, `link`, and `beside`, which names the speeds compared.
     """
     rows = []
     for claim in pd.read_csv(path).to_dict("records"):
@@ -32,7 +32,8 @@ def judge(table: pd.DataFrame, num_cores: int, path: Path = CLAIMS) -> list[dict
         place = f"{claim['file']}#L{claim['line']}"
         rows.append(
             claim
-            | {"found": found, "low": low, "high": high, "outcome": "undecided"}
+            | {"here": "" if np.isnan(found) else f"{found:.2f} [{low:.2f}, {high:.2f}]"}
+            | {"outcome": "undecided"}
             | {"link": f"{claim['source']}/blob/{claim['commit']}/{place}"}
             | {"beside": " / ".join(f"{engine} ({envs})" for engine, envs in sides)}
         )

@@ -52,10 +52,9 @@ def _speeds(turns: pd.DataFrame) -> str:
 def _claims(turns: pd.DataFrame, num_cores: int) -> str:
     rows = []
     for claim in claims.judge(turns, num_cores):
-        found = f"{claim['found']:.2f} [{claim['low']:.2f}, {claim['high']:.2f}]"
-        found = "" if pd.isna(claim["found"]) else found
         said = (f"[{claim['says']}]({claim['link']})", claim["where"], claim["task"])
-        rows.append((*said, claim["beside"], f"{claim['ratio']:g}", found, claim["outcome"]))
+        cells = (claim["beside"], f"{claim['ratio']:g}", claim["here"], claim["outcome"])
+        rows.append((*said, *cells))
     header = ["claim", "measured with", "task", "speeds", "claimed", "here", "outcome"]
     return table(header, rows)
 

@@ -29,14 +29,13 @@ import pandas as pd
 from reproduce import ROOT
 from reproduce.commands.docs import beside
 from reproduce.gather.collect import throughput
+from reproduce.simulators.measure import MOST_BUSY, busy_cores
 from suite.base.code import revision
 from suite.base.errors import UsageError, nearest
 from suite.base.hardware import num_cores, processor, processor_name
 from suite.settings.command_line import Parser, run_main
 
 PEERS = ROOT / ".venv-peers"
-MOST_LOAD = 0.5
-"""Mean number of running processes, over the last minute, at which a machine counts as quiet."""
 
 STABLE_BASELINES3 = """
 import os, sys, time
@@ -394,11 +393,11 @@ def main(argv: Sequence[str]) -> int:
     for name in options.names:
         if name not in COMPARISONS:
             raise UsageError(f"no comparison {name!r}{nearest(name, COMPARISONS)}")
-    load = os.getloadavg()[0]
-    if load > MOST_LOAD and not options.busy:
-        raise UsageError(f"the load is {load:.1f}: wait until it is below {MOST_LOAD}, or --busy")
+    busy = busy_cores()
+    if busy > MOST_BUSY and not options.busy:
+        raise UsageError(f"{busy:.1f} cores are at work: wait until nothing runs, or --busy")
     where = {"processor": processor_name(processor()), "commit": revision()["commit"]}
-    print(f"{where['processor']}, {num_cores()} cores, load {load:.1f}", flush=True)
+    print(f"{where['processor']}, {num_cores()} cores, {busy:.1f} at work", flush=True)
     cores, rows = os.sched_getaffinity(0), list[dict[str, Any]]()
     for name in options.names or COMPARISONS:
         comparison = COMPARISONS[name]
@@ -408,8 +407,8 @@ def main(argv: Sequence[str]) -> int:
         for turn in range(1, options.pairs + 1):
             steps = options.steps or comparison.steps
             speeds = {who: measure(steps) for who, measure in comparison.contestants.items()}
-            said, load = " ".join(f"{s:,.0f}" for s in speeds.values()), os.getloadavg()[0]
-            print(f"{name}, turn {turn}: {said} (load {load:.1f})", flush=True)
+            said = " ".join(f"{s:,.0f}" for s in speeds.values())
+            print(f"{name}, turn {turn}: {said} (load {os.getloadavg()[0]:.1f})", flush=True)
             ours = speeds.pop(next(iter(speeds)))
             rows += [
                 {
