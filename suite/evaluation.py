@@ -15,17 +15,6 @@ def evaluate(
     act: Callable[[np.ndarray], np.ndarray],
     seeds: Sequence[int],
     env_steps: int,
-    **options: Any,
-) -> np.ndarray:
-    """Play one episode in each fresh environment; give the returns, `[S, episodes]`; see `play`."""
-    return play(task, act, seeds, env_steps, **options)[0]
-
-
-def play(
-    task: Task,
-    act: Callable[[np.ndarray], np.ndarray],
-    seeds: Sequence[int],
-    env_steps: int,
     *,
     episodes: int,
     stream: str = "evaluation",

@@ -97,7 +97,7 @@ class Session:
         if config.evaluation_rule == "sampled":
             generators = [stream(seed, "evaluation actions", env_steps) for seed in config.seeds]
 
-        return evaluate(
+        returns, _ = evaluate(
             config.find_task(),
             lambda obs: act(obs, generators),
             config.seeds,
@@ -106,6 +106,7 @@ class Session:
             num_threads=self._env_threads,
             memory=memory,
         )
+        return returns
 
     def save_policies(self, weights_of: WeightsOf, settings: Sequence[str]) -> None:
         """Write the policy of every seed that has not diverged, and its best, into its folder.

@@ -139,7 +139,7 @@ def _play(
         return actions
 
     how: dict[str, Any] = {"episodes": episodes, "stream": name, "memory": policy.memory}
-    (returns,) = evaluate(policy.task, act, [seed], env_steps or 0, **how)
+    ((returns,), _) = evaluate(policy.task, act, [seed], env_steps or 0, **how)
     first_seed = int(environment_seeds([seed], episodes, name, env_steps or 0)[0, 0])
     rule = "sampled" if sampled else "deterministic"
     return Score(policy.task, rule, returns, first_seed, taken)

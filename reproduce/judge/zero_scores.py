@@ -36,7 +36,7 @@ from suite.envs.tasks import (
     tasks_in,
 )
 from suite.envs.vector_env import VectorEnv
-from suite.evaluation import evaluate, play
+from suite.evaluation import evaluate
 from suite.settings.command_line import Parser, run_main
 
 COLUMNS: tuple[str, ...] = (
@@ -60,7 +60,7 @@ AGENTS_OF = {
 def random_returns(task: Task, *, episodes: int) -> tuple[np.ndarray, np.ndarray]:
     """Return returns and lengths in decisions of a random policy's episodes, `[episodes]` each."""
     act = _random_actions(task)
-    returns, lengths = play(task, act, [SEED], 0, episodes=episodes, stream="random policy")
+    returns, lengths = evaluate(task, act, [SEED], 0, episodes=episodes, stream="random policy")
     return returns[0], lengths[0]
 
 
@@ -72,7 +72,8 @@ def idle_returns(task: Task, *, episodes: int) -> np.ndarray | None:
     shape = VectorEnv(task, np.zeros((1, 1), dtype=np.int32)).action_shape
     actions = np.full((1, episodes, *shape), action or 0)
     stand: dict[str, Any] = {"episodes": episodes, "stream": "random policy"}
-    return evaluate(task, lambda _: actions, [SEED], 0, **stand)[0]
+    returns, _ = evaluate(task, lambda _: actions, [SEED], 0, **stand)
+    return returns[0]
 
 
 def _random_actions(task: Task) -> Callable[[np.ndarray], np.ndarray]:

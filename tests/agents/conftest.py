@@ -16,8 +16,8 @@ def scripted(monkeypatch: pytest.MonkeyPatch) -> type[ScriptedEnv]:
     class Env(ScriptedEnv):
         pass
 
-    def evaluate(task: Any, act: Any, seeds: Any, env_steps: int, **options: Any) -> np.ndarray:
-        return np.zeros((len(seeds), options["episodes"]))
+    def evaluate(task: Any, act: Any, seeds: Any, env_steps: int, **options: Any) -> Any:
+        return np.zeros((len(seeds), options["episodes"])), None
 
     monkeypatch.setattr(session, "VectorEnv", Env)
     monkeypatch.setattr(session, "evaluate", evaluate)

@@ -143,7 +143,7 @@ def test_a_saved_policy_scores_what_its_last_evaluation_says(
     noted: dict[str, Any] = {}
     told: Any = SimpleNamespace(forget=policy.reset)
     told.note = lambda rewards, starts: noted.update(rewards=rewards, starts=starts)
-    scores = evaluate(
+    scores, _ = evaluate(
         config.find_task(),
         lambda obs: policy.act(obs, generator, **noted),
         config.seeds,

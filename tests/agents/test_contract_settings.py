@@ -120,7 +120,7 @@ def felt(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Any]:
         if variant.startswith("sac"):
             settings = {"env_steps": 60, "evaluation_interval": 60} | settings
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(session, "evaluate", lambda *_, **__: np.zeros((1, 1)))
+            patch.setattr(session, "evaluate", lambda *_, **__: (np.zeros((1, 1)), None))
             return train(tiny(variant, **settings), tmp_path_factory.mktemp("felt"))[0]
 
     return of

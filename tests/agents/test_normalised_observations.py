@@ -108,6 +108,6 @@ def test_all_sides_see_observations_standardised_by_those_acted_on(
     evaluations = pd.read_csv(folder / "evaluations.csv")
     env_steps = int(evaluations.env_steps.iloc[-1])
     number = config.evaluation_episodes
-    scores = evaluate(config.find_task(), policy.act, config.seeds, env_steps, episodes=number)
+    scores, _ = evaluate(config.find_task(), policy.act, config.seeds, env_steps, episodes=number)
     assert scores.shape == (1, number)
     assert evaluations.iloc[-1, -number:].tolist() == scores[0].tolist()

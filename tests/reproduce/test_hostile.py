@@ -224,7 +224,7 @@ def test_a_tampered_policy_is_refused_or_acts(agent: str, times: int, tmp_path: 
 def one_step(task: Any, act: Any, seeds: Any, *_: Any, **options: Any) -> Any:
     """Play one step in place of an episode."""
     env = VectorEnv(task, environment_seeds(seeds, 1, "test"))
-    return env.step(act(env.reset())).rewards
+    return env.step(act(env.reset())).rewards, None
 
 
 CELLS = ["x", "", "nan", "inf", "-1", "1e400", "1" + "0" * 30, "0.5", '"', "1,1", "\0", "True", "é"]

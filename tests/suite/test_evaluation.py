@@ -34,10 +34,11 @@ def first_episode(env_seed: int, act: Callable[[np.ndarray], np.ndarray]) -> flo
 
 def test_the_score_is_the_first_episode_of_each_environment() -> None:
     """Not its second, which short first episodes would add, nor a sum beyond its end."""
-    scores = evaluate(CARTPOLE, lean, [3, 4], 1000, episodes=5)
+    scores, lengths = evaluate(CARTPOLE, lean, [3, 4], 1000, episodes=5)
     env_seeds = environment_seeds([3, 4], 5, "evaluation", 1000)
     assert scores.shape == (2, 5)
     assert scores.max() > 2 * scores.min()  # the short ones went on while the long ones ended
+    assert np.array_equal(lengths, scores)  # each step gives a reward of 1
     assert scores.tolist() == [[first_episode(int(s), lean) for s in row] for row in env_seeds]
 
 
@@ -69,7 +70,7 @@ def test_a_memory_hears_the_rewards_and_where_episodes_begin() -> None:
     heard: list[Any] = []
     memory: Any = SimpleNamespace(forget=lambda: heard.append("forget"))
     memory.note = lambda rewards, starts: heard.append((rewards.copy(), starts.copy()))
-    scores = evaluate(CARTPOLE, lean, [3], 1000, episodes=5, memory=memory)
+    scores, _ = evaluate(CARTPOLE, lean, [3], 1000, episodes=5, memory=memory)
     assert heard[0] == "forget"
     rewards, starts = (np.stack(each) for each in zip(*heard[1:], strict=True))
     assert len(rewards) == scores.max()

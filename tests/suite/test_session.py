@@ -60,7 +60,7 @@ def test_each_multiple_is_met_once_and_the_last_stride_always(
     stride: int, ignored: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Of both intervals, also where ignored actions make a stride gain less; and no stride more."""
-    monkeypatch.setattr(module, "evaluate", lambda *_, **__: np.zeros((2, 3)))
+    monkeypatch.setattr(module, "evaluate", lambda *_, **__: (np.zeros((2, 3)), None))
     config, rng = small(), np.random.default_rng(stride)
     run = recorder(tmp_path, config)
     ours = Session(config, run, stride)

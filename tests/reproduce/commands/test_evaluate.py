@@ -37,7 +37,9 @@ USES: dict[str, Callable[[Path], Any]] = {
 def scripted(monkeypatch: pytest.MonkeyPatch) -> None:
     """Five episodes with known returns in place of the simulator's."""
     returns = np.array([[-3.0, -1.0, 1.0, 3.0, 5.0]])
-    monkeypatch.setattr(scoring, "evaluate", lambda *_, episodes, **more: returns[:, :episodes])
+    monkeypatch.setattr(
+        scoring, "evaluate", lambda *_, episodes, **more: (returns[:, :episodes], None)
+    )
 
 
 @pytest.mark.parametrize("sampled", [False, True])
