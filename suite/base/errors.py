@@ -1,13 +1,11 @@
 """The error for bad input, and the words of its hints."""
 
 import difflib
-import re
 from collections.abc import Iterable, Sequence
 from typing import Any
 
 NEAR = 0.7
 """Similarity from which on a word may have been meant; two words alike have 1."""
-VERSION = r"-v\d+$"
 LISTED = 40
 """Choices that are named at most."""
 
@@ -36,14 +34,7 @@ def near(word: str, choices: Iterable[str]) -> str | None:
     """Return the choice nearest to a mistyped word; None if none is similar."""
     word = word.lower().lstrip("-")
     by_lower = {choice.lower().lstrip("-"): choice for choice in sorted(choices)}
-    unversioned = re.sub(VERSION, "", word)  # a version in common makes no two tasks alike
-    alike = difflib.SequenceMatcher(b=unversioned)
-    candidates = []
-    for choice in by_lower:
-        alike.set_seq1(re.sub(VERSION, "", choice))
-        if alike.ratio() >= NEAR:
-            candidates.append(choice)
-    match = difflib.get_close_matches(word, candidates, n=1, cutoff=0.0)
+    match = difflib.get_close_matches(word, by_lower, n=1, cutoff=NEAR)
     return by_lower[match[0]] if match else None
 
 
