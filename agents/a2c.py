@@ -65,7 +65,7 @@ from suite.settings.config import (
     Rate,
     RMSpropConfig,
 )
-from suite.settings.presets import read_presets
+from suite.settings.presets import Presets
 from suite.unroll_session import UnrollSession, diagnostics
 from suite.unrolls import Transitions, Unroll
 
@@ -141,7 +141,7 @@ class Config(RMSpropConfig):
     """Evaluate actions drawn from the policy, or its mode; `training`: score training episodes."""
 
 
-PRESETS = read_presets("a2c", Config)  # a source's settings replace the defaults
+PRESETS = Presets("a2c", Config)  # a source's settings replace the defaults
 
 
 FRAME_LAYERS = {  # DQN's of Nature 2015, and those of the A3C paper, Section 8

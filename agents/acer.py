@@ -70,7 +70,7 @@ from suite.settings.config import (
     ReplayConfig,
     Whole,
 )
-from suite.settings.presets import read_presets
+from suite.settings.presets import Presets
 from suite.unroll_session import UnrollSession
 from suite.unrolls import Transitions, UnrollReplay
 
@@ -250,7 +250,7 @@ class Config(ReplayConfig):
             raise UsageError("lstm_size needs shared_trunk: policy and Q share the LSTM")
 
 
-PRESETS = read_presets("acer", Config)  # a source's settings replace the defaults
+PRESETS = Presets("acer", Config)  # a source's settings replace the defaults
 
 
 FRAME_LAYERS = FrameLayers(((32, 8, 4), (64, 4, 2), (64, 3, 1)), width=512)

@@ -74,7 +74,7 @@ from suite.settings.config import (
     Whole,
     Widths,
 )
-from suite.settings.presets import read_presets
+from suite.settings.presets import Presets
 from suite.unroll_session import UnrollSession
 from suite.unrolls import Transitions, UnrollReplay
 
@@ -265,7 +265,7 @@ class Config(ReplayConfig):
         return self.replay_ratio * self.num_envs / self.batch_unrolls
 
 
-PRESETS = read_presets("acer_continuous", Config)  # a source's settings replace the defaults
+PRESETS = Presets("acer_continuous", Config)  # a source's settings replace the defaults
 
 
 class GaussianPolicy(PolicyNetwork):

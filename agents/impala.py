@@ -74,7 +74,7 @@ from suite.settings.config import (
     RMSpropConfig,
     Whole,
 )
-from suite.settings.presets import read_presets
+from suite.settings.presets import Presets
 from suite.unroll_session import UnrollSession, diagnostics
 from suite.unrolls import Transitions
 
@@ -308,7 +308,7 @@ class Config(RMSpropConfig):
         require(self.unroll_length > self.drop_last_row, rule, self.unroll_length)
 
 
-PRESETS = read_presets("impala", Config)  # a source's settings replace the defaults
+PRESETS = Presets("impala", Config)  # a source's settings replace the defaults
 
 
 FRAME_LAYERS = {

@@ -72,7 +72,7 @@ from suite.settings.config import (
     UnrollConfig,
     Whole,
 )
-from suite.settings.presets import read_presets
+from suite.settings.presets import Presets
 from suite.unroll_session import UnrollSession, diagnostics
 from suite.unrolls import Transitions, Unroll, shuffled
 
@@ -195,7 +195,7 @@ class Config(UnrollConfig):
             raise UsageError("lstm_size needs shared_trunk: policy and value share the LSTM")
 
 
-PRESETS = read_presets("ppo", Config)  # a source's settings replace the defaults
+PRESETS = Presets("ppo", Config)  # a source's settings replace the defaults
 FRAME_LAYERS = {  # by the width of frames: DQN's of Nature 2015, RLlib's for small ones
     84: FrameLayers(((32, 8, 4), (64, 4, 2), (64, 3, 1)), width=512),
     42: FrameLayers(((16, 4, 2), (32, 4, 2)), width=256, same_padding=True),

@@ -66,7 +66,7 @@ from suite.settings.config import (
     Whole,
     Widths,
 )
-from suite.settings.presets import read_presets
+from suite.settings.presets import Presets
 from suite.step_session import StepSession
 
 BEHAVIOUR = 3  # goes up when the bytes of a run change: see CONTRIBUTING.md
@@ -189,7 +189,7 @@ class Config(TransitionConfig):
         require(alpha > 0 or not self.learn_alpha, "a learned initial_alpha must be above 0", alpha)
 
 
-PRESETS = read_presets("sac", Config)  # a source's settings replace the defaults
+PRESETS = Presets("sac", Config)  # a source's settings replace the defaults
 
 
 def split_outputs(

@@ -106,7 +106,7 @@ from suite.replay import Batch, HistoryReplay
 from suite.session import train_together
 from suite.settings.command_line import run_main
 from suite.settings.config import Count, Fraction, NotNegative, Positive, Range, Share, Whole
-from suite.settings.presets import read_presets
+from suite.settings.presets import Presets
 from suite.step_session import StepSession
 
 BEHAVIOUR = 3  # goes up when the bytes of a run change: see CONTRIBUTING.md
@@ -299,7 +299,7 @@ class Config(sac.Config):
         return super().memory_bytes + 4 * self.replay_size * further
 
 
-PRESETS = read_presets("sac_alf", Config)  # a source's settings replace the defaults
+PRESETS = Presets("sac_alf", Config)  # a source's settings replace the defaults
 
 
 def log_ratios(log_probs: SB, actions: SBA, previous: Previous, config: Config) -> SB:

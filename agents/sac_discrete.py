@@ -70,7 +70,7 @@ from suite.settings.config import (
     Whole,
     Widths,
 )
-from suite.settings.presets import read_presets
+from suite.settings.presets import Presets
 from suite.step_replay import StepBatch, StepReplay, row_bytes
 from suite.step_session import StepSession
 
@@ -228,7 +228,7 @@ class Config(OffPolicyConfig):
         return self.replay_rows * self.num_envs * row_bytes(Spaces.of(self.find_task()))
 
 
-PRESETS = read_presets("sac_discrete", Config)  # a source's settings replace the defaults
+PRESETS = Presets("sac_discrete", Config)  # a source's settings replace the defaults
 NATURE = FrameLayers(((32, 8, 4), (64, 4, 2), (64, 3, 1)), width=512)  # DQN's of Nature 2015
 
 

@@ -61,7 +61,7 @@ from suite.replay import Batch, Replay
 from suite.session import train_together
 from suite.settings.command_line import run_main
 from suite.settings.config import Count, Positive, Rate, TransitionConfig, Whole, Widths
-from suite.settings.presets import read_presets
+from suite.settings.presets import Presets
 from suite.step_session import StepSession
 
 BEHAVIOUR = 2  # goes up when the bytes of a run change: see CONTRIBUTING.md
@@ -171,7 +171,7 @@ class Config(TransitionConfig):
         return BY_TASK.get(self.task.rpartition(":")[2].rpartition("-")[0], OTHERWISE)
 
 
-PRESETS = read_presets("sac_value", Config)
+PRESETS = Presets("sac_value", Config)
 
 
 def split_outputs(

@@ -76,7 +76,7 @@ def presets_of(agent: str) -> Mapping[tuple[str, str], Preset[Any]]:
     presets = getattr(module, "PRESETS", None)
     if not isinstance(presets, Mapping):
         raise UsageError(
-            f"{file} has no PRESETS: an agent's file has PRESETS = read_presets({agent!r}, Config)"
+            f"{file} has no PRESETS: an agent's file has PRESETS = Presets({agent!r}, Config)"
             " (see CONTRIBUTING.md); any other file belongs elsewhere"
         )
     return presets

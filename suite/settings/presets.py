@@ -177,13 +177,6 @@ class Presets(Mapping[tuple[str, str], Preset[ConfigT]]):
         return len(self._presets)
 
 
-def read_presets(
-    agent: str, config_class: type[ConfigT], root: Path = REFERENCES
-) -> Presets[ConfigT]:
-    """Return an agent's presets; arguments and errors are those of `Presets`."""
-    return Presets(agent, config_class, root)
-
-
 def replacements(preset: Any, config: Any) -> list[str]:
     """Return the settings of a configuration in which its preset replaces a default."""
     return [
@@ -206,7 +199,7 @@ def replaced(presets: Mapping[Any, Any], agent: str, key: tuple[str, str], confi
     file = f"agents/{agent}.py"
     return (
         f"{file} takes the presets of {origin}: {key[1]} sets {', '.join(changes)}. To train with "
-        f'the defaults of the file, write read_presets("{agent}", Config) in it'
+        f'the defaults of the file, write Presets("{agent}", Config) in it'
     )
 
 

@@ -79,7 +79,7 @@ def test_a_copy_of_an_agents_file_is_an_agent_and_may_have_sources_of_its_own(
     (place,) = re.findall(r"`(results/references/\w+/my_a2c\.toml)`", page)
     (tmp_path / place).parent.mkdir()
     (tmp_path / place).write_text(textwrap.dedent(toml))
-    before, after = 'read_presets("a2c", Config)', 'read_presets("my_a2c", Config)'
+    before, after = 'Presets("a2c", Config)', 'Presets("my_a2c", Config)'
     assert f"PRESETS = {after}" in page
     assert file.read_text().count(before) == 1
     file.write_text(file.read_text().replace(before, after))

@@ -304,13 +304,13 @@ BROKEN = {
 from dataclasses import dataclass
 from agents import a2c
 from suite.settings.config import Fraction
-from suite.settings.presets import read_presets
+from suite.settings.presets import Presets
 
 @dataclass(frozen=True, kw_only=True)
 class Config(a2c.Config):
     gamma: Fraction = 1.5
 
-PRESETS = read_presets("a2c", Config)
+PRESETS = Presets("a2c", Config)
 load = main = None
 """,
 }

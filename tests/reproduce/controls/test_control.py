@@ -31,7 +31,7 @@ from reproduce.run import pool as pooling
 from reproduce.run.pool import launch
 from suite.record.records import KEYS, read_record
 from suite.settings import presets
-from suite.settings.presets import BUDGETS, read_presets, read_source
+from suite.settings.presets import BUDGETS, Presets, read_source
 from tests.messages import refused
 from tests.reproduce.conftest import ReadFrom, Say, recorded, scored
 from tests.reproduce.run.boards import ends, ignore
@@ -244,7 +244,7 @@ def test_a_published_control_judges_ours(install: Install, tmp_path: Path, sourc
     check_publishable(plan)
     folder = publish(plan)
     first = {path.name: path.read_bytes() for path in folder.iterdir()}
-    ours = read_presets("a2c", Config, sources)["classic", "fake_control"]
+    ours = Presets("a2c", Config, sources)["classic", "fake_control"]
     changed = {"task": ours.config.task, "env_steps": ours.config.env_steps}
     assert ours.config == dataclasses.replace(plan.config, **changed, device="auto")
     assert ours.judged_by == "fake_control"
@@ -337,7 +337,7 @@ def test_a_second_task_joins_the_first(install: Install, tmp_path: Path, sources
     data = read_source(folder / "a2c.toml")["data"]
     assert data.path == "\n".join(made[1:])
     assert len(data.notes.splitlines()) == 2
-    preset = read_presets("a2c", Config, sources)["classic", "fake_control"]
+    preset = Presets("a2c", Config, sources)["classic", "fake_control"]
     assert preset.tasks == ("CartPole-v1", "Acrobot-v1")
     runs = references.single_runs()
     assert set(runs["env_id"]) == {"CartPole-v1", "Acrobot-v1"}

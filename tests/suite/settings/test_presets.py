@@ -21,8 +21,8 @@ from suite.settings.presets import (
     REFERENCES,
     Budget,
     Data,
+    Presets,
     find_source,
-    read_presets,
     read_source,
     replaced,
     replacements,
@@ -98,7 +98,7 @@ def write(root: Path, text: str, source: str = "somebody") -> Path:
 
 def test_a_preset_is_what_its_file_says(tmp_path: Path) -> None:
     """A suite adds to the file's settings and budgets, and replaces all else that it names."""
-    presets = read_presets("agent", Config, write(tmp_path, PLAIN))
+    presets = Presets("agent", Config, write(tmp_path, PLAIN))
     mujoco, nine = presets["mujoco", "somebody"], presets["mujoco-9", "somebody"]
     assert mujoco.config == Config(gamma=0.9)
     assert mujoco.budgets == {
@@ -129,7 +129,7 @@ def test_a_setting_has_the_type_of_its_field(
 ) -> None:
     """A record says 1.0 where the configuration has a float, whatever the file's writer typed."""
     text = PLAIN.replace("gamma = { value = 0.9", f"{setting} = {{ value = {value}")
-    config = read_presets("agent", Config, write(tmp_path, text))["mujoco", "somebody"].config
+    config = Presets("agent", Config, write(tmp_path, text))["mujoco", "somebody"].config
     assert getattr(config, setting) == expected
     assert type(getattr(config, setting)) is type(expected)
 
@@ -138,7 +138,7 @@ def test_task_and_protocol_are_said_once(tmp_path: Path) -> None:
     """A preset whose configuration has another protocol than itself would mix two games."""
     facts = PLAIN[: PLAIN.index("[suites.mujoco]")].replace("Hopper-v4", "Pong-v5")
     text = f'task = "Pong-v5"\nprotocol = "sticky"\n{facts}[suites.atari]\ndefault = "agent"\n'
-    preset = read_presets("agent", Config, write(tmp_path, text))["atari", "somebody"]
+    preset = Presets("agent", Config, write(tmp_path, text))["atari", "somebody"]
     assert preset.config == Config(task="Pong-v5", protocol="sticky", gamma=0.9)
     assert preset.protocol == "sticky"
 
@@ -183,7 +183,7 @@ def test_a_mistake_names_file_and_key(mistake: str, tmp_path: Path) -> None:
     assert old in PLAIN
     root = write(tmp_path, PLAIN.replace(old, new, 1))
     with refused():
-        len(read_presets("agent", Config, root))
+        len(Presets("agent", Config, root))
 
 
 UNDEFAULTED = PLAIN.replace('default = "agent"', "").replace('default = "suite"', "")
@@ -196,7 +196,7 @@ def test_suites_and_sources_come_in_an_order_of_their_own(tmp_path: Path) -> Non
     write(tmp_path, classic, "aaa")
     write(tmp_path, classic.replace("suites.classic]", 'suites.classic]\ndefault = "suite"'), "zzz")
     write(tmp_path, PLAIN, "somebody")
-    presets = read_presets("agent", Config, tmp_path)
+    presets = Presets("agent", Config, tmp_path)
     assert list(presets) == [
         ("mujoco", "somebody"),
         ("mujoco", "aaa"),
@@ -224,7 +224,7 @@ def test_two_that_claim_one_place_are_refused(tmp_path: Path, mine: str, theirs:
     write(tmp_path, mine)
     root = write(tmp_path, theirs, "another")
     with refused():
-        len(read_presets("agent", Config, root))
+        len(Presets("agent", Config, root))
 
 
 def test_numbers_alone_are_a_source_without_settings(tmp_path: Path) -> None:
@@ -232,7 +232,7 @@ def test_numbers_alone_are_a_source_without_settings(tmp_path: Path) -> None:
     root = write(tmp_path, PLAIN.replace(DATA, "").replace('by = "somebody"', 'by = "drawn"'))
     facts = PLAIN[: PLAIN.index("judged_by")]
     write(tmp_path, facts + DATA, "drawn")
-    assert {source for _, source in read_presets("agent", Config, root)} == {"somebody"}
+    assert {source for _, source in Presets("agent", Config, root)} == {"somebody"}
     said = read_source(root / "drawn" / "agent.toml")
     notes = "Read from a table."
     assert said["data"] == Data(judges=True, rule="training", path="c.csv", notes=notes)
@@ -242,18 +242,18 @@ def test_numbers_alone_are_a_source_without_settings(tmp_path: Path) -> None:
 def test_files_that_did_not_travel_are_one_line(tmp_path: Path) -> None:
     """Defaults in the place of a source's settings would be another experiment."""
     with pytest.raises(UsageError, match="sources must be there, not at"):
-        len(read_presets("agent", Config, tmp_path / "absent"))
+        len(Presets("agent", Config, tmp_path / "absent"))
 
 
 def test_an_agent_without_a_file_has_its_defaults(tmp_path: Path) -> None:
     """On every suite with a task that its `Config` accepts, beginning with that of its own task."""
-    presets = read_presets("my_sac", sac.Config, tmp_path)
+    presets = Presets("my_sac", sac.Config, tmp_path)
     assert next(iter(presets)) == ("mujoco", "defaults")
     assert ("atari", "defaults") not in presets
     preset = presets["classic", "defaults"]
     assert preset.config == sac.Config(task=preset.tasks[0])
     assert (preset.judged_by, "CartPole-v1" in preset.tasks) == (None, False)
-    of_a2c = read_presets("my_a2c", a2c.Config, tmp_path)
+    of_a2c = Presets("my_a2c", a2c.Config, tmp_path)
     assert "CartPole-v1" in of_a2c["classic", "defaults"].tasks
 
 
@@ -283,7 +283,7 @@ DEFAULT_TASKS = {
 def test_a_task_or_a_suite_alone_is_trained_by_its_preset(agent: str) -> None:
     """`--task Hopper-v4` takes the settings of `mujoco`, a suite one of its tasks; judges exist."""
     judges = {name for name, source in sources(agent).items() if source.judges}
-    presets = read_presets(agent, importlib.import_module(f"agents.{agent}").Config)
+    presets = Presets(agent, importlib.import_module(f"agents.{agent}").Config)
     suites = {suite for suite, _ in presets}
     home = {task: suite for suite in [*SUITES][::-1] for task in find_suite(suite)}
     tasks = ("Pong-v5", "Hopper-v4", "Reacher-v4", "Ant-v4", "Alien-v5")
@@ -311,7 +311,7 @@ LONGER_THAN_THE_RATE = {
 @pytest.mark.parametrize("agent", UNROLL_AGENTS)
 def test_no_run_outlasts_its_learning_rate_by_default(agent: str) -> None:
     """What nobody asked for would be trained at rate 0; no budget does so at all."""
-    presets = read_presets(agent, importlib.import_module(f"agents.{agent}").Config)
+    presets = Presets(agent, importlib.import_module(f"agents.{agent}").Config)
     for (_, source), preset in presets.items():
         lengths = list[int]()
         for budget in preset.budgets.values():
@@ -332,7 +332,7 @@ def read_all(folder: Path) -> dict[str, object]:
     assert (folder / "suite" / "settings" / "presets.py").exists()
     root = folder / REFERENCES.relative_to(ROOT)
     configs = {agent: importlib.import_module(f"agents.{agent}").Config for agent in AGENTS}
-    return {agent: read_presets(agent, config, root) for agent, config in configs.items()}
+    return {agent: Presets(agent, config, root) for agent, config in configs.items()}
 
 
 def test_ray_and_a_wheel_carry_the_files(tmp_path: Path) -> None:
