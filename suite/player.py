@@ -4,6 +4,7 @@ Discrete actions are the argmax of logits plus Gumbel noise, which is a draw of 
 continuous ones are mean + standard deviation * normal noise. Without noise they are the mode.
 """
 
+import copy
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
@@ -18,14 +19,17 @@ from suite.envs.vector_env import Spaces, Step
 from suite.graphs import as_graph
 from suite.nets.moments import RunningMoments
 from suite.nets.networks import Trunk, prepare
-from suite.nets.optimisers import FlatWeights, Network
+from suite.nets.optimisers import FlatWeights
 from suite.nets.recurrence import Memory
 from suite.policy import Policy, config_of
 from suite.settings.config import RunConfig
 
 
-class PolicyNetwork(Network):
-    """A network whose `trunk` puts out the policy first: logits, or means."""
+class PolicyNetwork(nn.Module):
+    """A network whose `trunk` puts out the policy first: logits, or means.
+
+    Its copies have `FlatWeights`, as those that train: they give the same bits.
+    """
 
     actor: Trunk
     log_stds: Any
@@ -37,6 +41,13 @@ class PolicyNetwork(Network):
         if initial_log_std is not None:
             initial = torch.full((spaces.num_outputs,), initial_log_std)
             self.log_stds = nn.Parameter(initial) if spaces.continuous else None
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> "PolicyNetwork":
+        """Return a copy."""
+        copied = memo[id(self)] = type(self).__new__(type(self))
+        copied.__dict__ = copy.deepcopy(self.__dict__, memo)
+        FlatWeights(copied)
+        return copied
 
     @property
     def trunk(self) -> Trunk:

@@ -1,9 +1,7 @@
 """Optimisers on a network's weights as one vector: a few long operations instead of many."""
 
-import copy
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
-from typing import Any
 
 import torch
 from jaxtyping import Float
@@ -41,17 +39,6 @@ class FlatWeights:
     def norm(self) -> float:
         """Return the vector's Euclidean norm; finite while a run is healthy."""
         return torch.linalg.vector_norm(self.vector).item()
-
-
-class Network(nn.Module):
-    """A network whose copies have `FlatWeights`, as those that train: they give the same bits."""
-
-    def __deepcopy__(self, memo: dict[int, Any]) -> "Network":
-        """Return a copy."""
-        copied = memo[id(self)] = type(self).__new__(type(self))
-        copied.__dict__ = copy.deepcopy(self.__dict__, memo)
-        FlatWeights(copied)
-        return copied
 
 
 @torch.no_grad()
