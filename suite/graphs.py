@@ -98,20 +98,22 @@ class Graphs:
         return Captured(graph, places, results)
 
 
-def uses_graphs(config: Any, device: torch.device) -> bool:
-    """Return whether a run is given to its device as graphs: on a GPU, if `cuda_graphs` says so."""
-    return device.type == "cuda" and getattr(config, "cuda_graphs", False)
-
-
 def as_graph(
-    step: Callable[..., Any], state: Any, config: Any, device: torch.device
+    step: Callable[..., Any],
+    state: Any,
+    config: Any,
+    device: torch.device,
+    phase_of: Callable[[int], Hashable] | None = None,
 ) -> Callable[..., Any]:
-    """Return a step as a CUDA graph if the run `uses_graphs`, else as it is.
+    """Return a step as CUDA graphs on a GPU, if `cuda_graphs` says so; else as it is.
 
-    The step maps inputs to results and does the same in every call; `state` is all that it changes.
+    `state` is all that the step changes. With `phase_of` its first input is its number, see
+    `Graphs`; without, it has none and does the same in every call.
     """
-    if not uses_graphs(config, device):
+    if device.type != "cuda" or not getattr(config, "cuda_graphs", False):
         return step
+    if phase_of is not None:
+        return Graphs(step, phase_of, state, device)
     return partial(Graphs(lambda _, *inputs: step(*inputs), lambda _: None, state, device), 0)
 
 

@@ -12,7 +12,7 @@ from torch import Tensor
 from suite.base.randomness import stream
 from suite.draws import Draws
 from suite.envs.vector_env import Step
-from suite.graphs import Graphs, uses_graphs
+from suite.graphs import as_graph
 from suite.nets.recurrence import EnsembleMemory
 from suite.record.journal import Journal
 from suite.record.means import Means
@@ -86,8 +86,8 @@ class StepSession(Session):
                 change the learner alone. On a GPU each phase is a CUDA graph then; None: none is.
             further: more random streams, and other stateful objects of the loop.
         """
-        if phase_of is not None and uses_graphs(self._config, self.device):
-            learn = Graphs(learn, phase_of, learner, self.device)
+        if phase_of is not None:
+            learn = as_graph(learn, learner, self._config, self.device, phase_of)
         self._store, self._learn, self._warm_up = store, learn, warm_up
         state = {"learner": learner, "streams": [*self._streams, *further]}
         state |= {"means": self._means, "reward_sums": self._reward_sums}
