@@ -295,7 +295,7 @@ def train(config: Config, recorder: Recorder) -> Learner:
         if not batch.is_empty:
             session.update(batch, session.learning_rate)
         obs = unroll.begin_again()
-    session.save_policy(ACTING)
+    session.save_policies(player.weights, ACTING)
     return learner
 
 

@@ -456,7 +456,7 @@ def train(config: Config, recorder: Recorder) -> Learner:
             learn(replay.newest(), first_memory)
         for _ in range(replay.draw_num_updates(count_stream)):
             learn(replay.sample(replay_stream), torch.zeros_like(first_memory))
-    session.save_policy(ACTING)
+    session.save_policies(player.weights, ACTING)
     return learner
 
 

@@ -538,7 +538,7 @@ def train(config: Config, recorder: Recorder) -> Learner:
             learn(replay.newest())
         for _ in range(replay.draw_num_updates(count_stream)):
             learn(replay.sample_any(replay_stream, config.batch_unrolls))
-    session.save_policy(ACTING)
+    session.save_policies(player.weights, ACTING)
     return learner
 
 

@@ -477,7 +477,7 @@ def train(config: Config, recorder: Recorder) -> Learner:
             memories = newest.memory.chunk(config.num_minibatches)
             for batch, memory in zip(batches, memories, strict=True):
                 session.update(batch, session.learning_rate, memory)
-    session.save_policy(ACTING)
+    session.save_policies(player.weights, ACTING)
     return learner
 
 

@@ -393,7 +393,7 @@ def train(config: Config, recorder: Recorder) -> Learner:
             obs = unroll.put_obs(t + 1, session.obs, session.are_new)
         learn(memory)
         obs = unroll.begin_again()
-    session.save_policy(ACTING)
+    session.save_policies(player.weights, ACTING)
     return learner
 
 

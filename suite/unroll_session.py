@@ -194,7 +194,3 @@ class UnrollSession(Session):
         self._means.add(metrics)
         self.num_updates += 1
         return metrics
-
-    def save_policy(self, settings: Sequence[str]) -> None:
-        """Write the policy into the run's folder; see `Session.save_policies`."""
-        self.save_policies(self._player.weights, settings)
