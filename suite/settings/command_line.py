@@ -184,10 +184,7 @@ def override(config: ConfigT, options: argparse.Namespace) -> ConfigT:
     """Return `config` with the settings that a parser with `add_settings` has read."""
     names = {field.name for field in dataclasses.fields(config)}  # type: ignore[arg-type]
     values = {name: value for name, value in vars(options).items() if name in names}
-    try:
-        return dataclasses.replace(config, **values)  # type: ignore[type-var]
-    except ValueError as error:
-        raise UsageError(str(error)) from None
+    return dataclasses.replace(config, **values)  # type: ignore[type-var]
 
 
 def _texts(config_class: type) -> dict[str, str]:
