@@ -1,10 +1,9 @@
 """What the agents share, in subpackages; each imports only those before it.
 
-base      errors, files, the machine, randomness
+base      errors, files, snapshots of state, the machine and its code, randomness
 envs      tasks, and the environments that simulate them
 settings  configurations, presets of sources, the command line
 nets      layers, initial weights, optimisers, running moments
-resume    checkpoints of a run
 record    a run's folder: its record, its tables, what makes it whole, the live view
 
 Bad input is a `UsageError`, what a disk refuses an `OSError`, wherever either may arise.

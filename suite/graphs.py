@@ -15,7 +15,7 @@ from torch.utils._pytree import tree_flatten, tree_unflatten
 
 from suite.base.errors import UsageError
 from suite.base.hardware import fills_gpu_memory
-from suite.resume.snapshot import pack, unpack
+from suite.base.snapshot import pack, unpack
 
 WARM_UPS = 3
 """Steps before a capture, in which libraries choose their kernels and ask for memory."""
@@ -32,7 +32,7 @@ class Graphs:
             tensors on the device, or tuples and the like of them; a `float` among the inputs
             becomes a tensor without axes. It reads nothing back to the host.
         phase_of: maps a step's number to its phase; steps of one phase do the same.
-        state: all that the step changes, as `suite.resume.snapshot.pack` takes it; steps that warm
+        state: all that the step changes, as `suite.base.snapshot.pack` takes it; steps that warm
             up are undone in it.
         device: the GPU.
     """

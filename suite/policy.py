@@ -12,11 +12,11 @@ from torch import Tensor
 
 from suite.base.errors import UsageError
 from suite.base.files import LARGEST_TENSORS, read_json, read_whole, write_atomically, write_json
+from suite.base.snapshot import BROKEN
 from suite.envs.tasks import Task, refuse_unimported
 from suite.envs.vector_env import LARGEST_BOUND, Spaces
 from suite.nets.initialisation import at_most
 from suite.nets.recurrence import EnsembleMemory, Memory
-from suite.resume.snapshot import BROKEN
 from suite.settings.presets import ConfigT
 from suite.settings.recorded import REMOVED, without_removed
 

@@ -202,7 +202,7 @@ def test_seeds_killed_as_they_ended_go_on(tmp_path: Path, monkeypatch: pytest.Mo
     shutil.copytree(cut, other)
     before = tree(cut)
     with monkeypatch.context() as patch:
-        patch.setattr("suite.resume.snapshot.read_json", cannot_read)
+        patch.setattr("suite.base.snapshot.read_json", cannot_read)
         with pytest.raises(UsageError, match=r"^cannot read .*: Input/output error$"):
             sac.main([*command, f"--out={cut}"])
     assert tree(cut) == before, "a disk that cannot be read now costs nothing"

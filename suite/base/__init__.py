@@ -1,1 +1,1 @@
-"""Errors, files, the machine, randomness."""
+"""Errors, files, snapshots of state, the machine and its code, randomness."""

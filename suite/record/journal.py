@@ -1,7 +1,7 @@
 """Resume a killed run; it ends with the same bytes.
 
 A journal holds a run's past, the actions of every vector step, and at a checkpoint its present:
-weights, optimisers, random streams, counters (see `suite/resume/snapshot.py`). A run that starts
+weights, optimisers, random streams, counters (see `suite/base/snapshot.py`). A run that starts
 again plays the past into fresh environments, which restores simulators, observations and unfinished
 episodes at the simulator's speed, and then loads the present. `docs/robust.md` gives the limits
 and the costs.
@@ -18,10 +18,10 @@ from torch import Tensor
 
 from suite.base.errors import UsageError
 from suite.base.files import append
+from suite.base.snapshot import BROKEN, Snapshot, pack, unpack, write_snapshot
 from suite.envs.vector_env import Step
 from suite.record.recorder import Recorder
 from suite.record.resumption import ACTIONS
-from suite.resume.snapshot import BROKEN, Snapshot, pack, unpack, write_snapshot
 
 PENDING_BYTES = 2**20
 """Size of the actions that may wait for a write."""

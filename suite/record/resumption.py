@@ -61,7 +61,7 @@ def _refuse_others_progress(seed: SeedRecord) -> None:
     That command can go on if it left a checkpoint, none of its seeds has finished and not all have
     diverged.
     """
-    from suite.resume.snapshot import DESCRIPTION  # imports torch
+    from suite.base.snapshot import DESCRIPTION  # imports torch
 
     before, now = read_entries(seed.folder), seed.entries
     others = _seeds_of(before)
@@ -130,7 +130,7 @@ def _fit(
     folder: Path, identity: Mapping[str, Any], seeds: Sequence[SeedRecord]
 ) -> tuple[Any, str, bool]:
     """Return the checkpoint, if any, why it does not fit, and whether another command made it."""
-    from suite.resume.snapshot import BROKEN, read_snapshot  # imports torch
+    from suite.base.snapshot import BROKEN, read_snapshot  # imports torch
 
     try:
         snapshot = read_snapshot(folder)

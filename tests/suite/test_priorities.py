@@ -9,8 +9,8 @@ import torch
 from torch import Tensor
 
 from suite.base.randomness import stream
+from suite.base.snapshot import pack, unpack
 from suite.priorities import LEVELS, WIDTH, PriorityDraws
-from suite.resume.snapshot import pack, unpack
 
 
 def draws_of(errors: np.ndarray, **settings: Any) -> PriorityDraws:

@@ -10,8 +10,8 @@ from pathlib import Path
 
 from suite.base.errors import UsageError
 from suite.base.files import CHECKPOINT, LARGEST_TENSORS, check_inside, read_whole, write_atomically
+from suite.base.snapshot import DESCRIPTION
 from suite.record.manifest import MANIFEST, stamp
-from suite.resume.snapshot import DESCRIPTION
 
 LAST = (DESCRIPTION, MANIFEST, "run.json")
 """Files that describe those written before them, in the order of writing."""

@@ -8,8 +8,8 @@ import torch
 from torch import Tensor, nn
 
 from agents.a2c import Config
+from suite.base.snapshot import pack
 from suite.nets.optimisers import Adam, FlatWeights, RMSprop
-from suite.resume.snapshot import pack
 from tests.perceptrons import draw
 
 FORMS = {"tensorflow": (True, 1.0), "torch": (False, 0.0), "chainer": (True, 0.0)}

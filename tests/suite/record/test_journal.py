@@ -19,11 +19,11 @@ from hypothesis import strategies as st
 from suite.base import code, hardware
 from suite.base.errors import UsageError
 from suite.base.randomness import environment_seeds, stream
+from suite.base.snapshot import Snapshot, read_snapshot, write_snapshot
 from suite.envs.tasks import find_task
 from suite.envs.vector_env import VectorEnv
 from suite.record.journal import Journal
 from suite.record.recorder import Recorder
-from suite.resume.snapshot import Snapshot, read_snapshot, write_snapshot
 from tests.runs import Killed, repeatable, run_json, tree
 
 ENDS = 60

@@ -29,7 +29,7 @@ from reproduce.run.ray import pool as ray_pool
 from reproduce.run.ray.pool import RayPool, connect
 from suite.base import code
 from suite.base.errors import UsageError
-from suite.resume.snapshot import read_snapshot
+from suite.base.snapshot import read_snapshot
 from tests.messages import check
 from tests.reproduce.conftest import TASK, InThisProcess, Say, StandIn
 from tests.reproduce.run.boards import FINISH, ends, ignore, record_of, wait_for

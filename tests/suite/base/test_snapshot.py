@@ -17,7 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from suite.base.errors import UsageError
-from suite.resume.snapshot import BROKEN, Snapshot, pack, read_snapshot, unpack, write_snapshot
+from suite.base.snapshot import BROKEN, Snapshot, pack, read_snapshot, unpack, write_snapshot
 from tests.bombs import Bomb
 from tests.runs import Killed
 
