@@ -125,18 +125,6 @@ def test_only_what_changes_learning_makes_runs_differ(tmp_path: Path) -> None:
     assert statuses(plan) == ["finished", "running", "finished"]
 
 
-def test_groups_are_seeds_on_a_cpu_and_tasks_on_a_gpu(tmp_path: Path) -> None:
-    """A CPU process trains one seed; a GPU process trains every waiting seed of one task."""
-    tasks = [TASK, "MountainCarContinuous-v0"]
-    plan = pendulum(tmp_path, tasks=tasks)
-    record_run(plan, TASK, 2)
-    assert seeds_to_run(plan) == [[1], [3], [1], [2], [3]]
-    for device in ("cuda", "cuda:1"):
-        on_gpu = dataclasses.replace(plan, device=device)
-        assert seeds_to_run(on_gpu) == [[1, 3], [1, 2, 3]]
-        assert {run.task for run in on_gpu.groups()[1]} == {tasks[1]}
-
-
 @pytest.mark.parametrize(
     ("tasks", "num_seeds", "options", "sizes"),
     [

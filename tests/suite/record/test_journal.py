@@ -168,18 +168,6 @@ def test_what_is_damaged_means_a_run_from_the_start(
     assert repeatable(tmp_path / "cut") == whole
 
 
-def test_changed_code_begins_no_run_of_another_task_anew(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """It is another command's, as another agent's is, whose code always differs."""
-    cut(tmp_path / "cut")
-    before = tree(tmp_path)
-    monkeypatch.setattr(code, "sources", lambda agent: {"suite/new.py": agent})
-    with pytest.raises(UsageError, match="an unfinished run of another command"):
-        Run(tmp_path / "cut", task="Pendulum-v1")
-    assert tree(tmp_path) == before
-
-
 FILES = ("checkpoint/checkpoint.json", "checkpoint/*.safetensors", "checkpoint/actions.bin")
 
 
@@ -295,15 +283,25 @@ def test_a_simulator_that_does_not_repeat_itself_is_an_error(tmp_path: Path) -> 
     Run(tmp_path).play()  # nothing was lost
 
 
-def test_another_run_does_not_take_the_place_of_an_unfinished_one(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"gamma": 0.9}, r"an unfinished run .*differs in gamma\): choose another --out"),
+        # another agent's code always differs
+        ({"task": "Pendulum-v1"}, "an unfinished run of another command"),
+    ],
+)
+def test_another_run_does_not_take_the_place_of_an_unfinished_one(
+    changes: dict[str, Any], said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """It is refused before a byte changes: the run may go on at this moment, and writes."""
     cut(tmp_path)
     (tmp_path / "seed-1" / ".run.json.1.tmp").touch()
     before = tree(tmp_path)
-    with pytest.raises(
-        UsageError, match=r"an unfinished run .*differs in gamma\): choose another --out"
-    ):
-        Run(tmp_path, gamma=0.9)
+    if "task" in changes:
+        monkeypatch.setattr(code, "sources", lambda agent: {"suite/new.py": agent})
+    with pytest.raises(UsageError, match=said):
+        Run(tmp_path, **changes)
     assert tree(tmp_path) == before
 
 
