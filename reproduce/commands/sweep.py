@@ -18,7 +18,7 @@ from reproduce.judge import outlook
 from reproduce.judge.inference import holm
 from reproduce.pipeline import gather, write_report
 from reproduce.plan.grid import Plan
-from reproduce.plan.status import changed_sources, name_of_settings
+from reproduce.plan.status import name_of_settings, refuse_changed
 from reproduce.report import figures, frames
 from reproduce.report.words import mean_and_spread, with_interval
 from reproduce.run.view import make_table, say
@@ -88,8 +88,7 @@ def run(variants: Variants, path: Path, console: Console, again: str) -> int:
     code = first.program.code(first.agent)
     for i, (name, plan) in enumerate(variants.items(), start=1):
         say(console, f"Variant {i} of {len(variants)}: {name}", "bold")
-        if changed := changed_sources(code, plan.program.code(plan.agent)):
-            raise UsageError(f"{', '.join(changed)} changed since this sweep was started")
+        refuse_changed(code, plan.program.code(plan.agent))
         try:
             plan, failures = train(plan, console)
         except KeyboardInterrupt:

@@ -288,6 +288,12 @@ def changed_sources(theirs: Mapping[str, str], ours: Mapping[str, str]) -> list[
     return sorted(path for path in {**ours, **theirs} if ours.get(path) != theirs.get(path))
 
 
+def refuse_changed(before: Mapping[str, str], now: Mapping[str, str]) -> None:
+    """Refuse to go on with code that is not that of a command's other runs."""
+    if changed := changed_sources(before, now):
+        raise UsageError(f"{', '.join(changed)} changed since this command was started")
+
+
 def _names(paths: Sequence[str]) -> str:
     """Return files and a verb that says something of them."""
     more = len(paths) - MOST_NAMES

@@ -18,10 +18,10 @@ from typing import Any
 
 from reproduce.plan.grid import Group, Plan, Run
 from reproduce.plan.status import (
-    changed_sources,
     check_extensions,
     companions,
     name_of_settings,
+    refuse_changed,
     refuse_mixture,
     run_of,
     with_status,
@@ -174,9 +174,7 @@ class Pool:
 
     def _start(self, group: Group) -> None:
         """Start a group whose leases are held, unless the code or other runs have changed."""
-        changed = changed_sources(self._sources, self._plan.program.code(self._plan.agent))
-        if changed:
-            raise UsageError(f"{', '.join(changed)} changed since this grid was started")
+        refuse_changed(self._sources, self._plan.program.code(self._plan.agent))
         refuse_mixture(self._plan)
         check_extensions(self._plan, group)
         for run in group:

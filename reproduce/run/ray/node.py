@@ -14,12 +14,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import no_type_check
 
-from reproduce.plan.status import changed_sources
+from reproduce.plan.status import refuse_changed
 from reproduce.run.log import tail
 from reproduce.run.processes import AgentProcess, End
 from reproduce.run.ray.folders import checkpoint_of, read_folders, read_while_written, write_folders
 from suite.base.code import sources
-from suite.base.errors import UsageError
 from suite.base.files import open_regular
 
 POLL_SECONDS = 0.5
@@ -76,9 +75,7 @@ def work(order: Order) -> Iterator[str | Sent | End]:
     import ray
     from ray.experimental.internal_kv import _internal_kv_exists
 
-    changed = changed_sources(order.sources, sources(order.agent))
-    if changed:
-        raise UsageError(f"{', '.join(changed)} changed since this grid was started")
+    refuse_changed(order.sources, sources(order.agent))
     with tempfile.TemporaryDirectory(prefix="encore-", ignore_cleanup_errors=True) as directory:
         out = Path(directory, order.out)
         is_shared = _prepare(order, out)

@@ -124,7 +124,7 @@ def test_variants_are_of_one_code(
     monkeypatch.setattr("reproduce.commands.sweep.train", train)
     status, _, err = say(WORDS)
     assert (status, "agents/sac.py" in err) == (2, True)
-    assert err.endswith("changed since this sweep was started\n")
+    assert err.endswith("changed since this command was started\n")
 
 
 @pytest.mark.usefixtures("undrawn", "svg_alone")

@@ -484,7 +484,7 @@ def test_changed_code_starts_no_further_run(
     stand_in({1: append + FINISH, 2: FINISH})
     assert ends(launch(plan, ignore)) == {
         1: ("finished", ""),
-        2: ("failed", "not started: agents/sac.py changed since this grid was started"),
+        2: ("failed", "not started: agents/sac.py changed since this command was started"),
     }
     assert executions(plan) == Counter({1: 1})
     assert [run.status for run in plan.runs()] == ["finished", "planned"]

@@ -209,7 +209,7 @@ def test_other_code_than_the_grids_is_refused(
         plan = pendulum(tmp_path, [1], cluster=cluster)
         ((state, error),) = ends(launch(plan, ignore)).values()
     assert state == "failed"
-    assert error.startswith("not started: suite/envs/tasks.py changed since this grid was started")
+    assert error.startswith("not started: suite/envs/tasks.py changed since this command was")
 
 
 @pytest.mark.long
