@@ -62,12 +62,16 @@ def cpu_seconds(session: int) -> float | None:
     """Return the processor seconds of all processes of a session; None if unknown."""
     ticks = [
         sum(map(int, fields[USER_TIME : CHILD_SYSTEM_TIME + 1]))
-        for entry in os.listdir(PROC)
-        if entry.isdecimal()
-        and (fields := stat_fields(int(entry)))
-        and fields[SESSION] == str(session)
+        for fields in members(session).values()
     ]
     return sum(ticks) / os.sysconf("SC_CLK_TCK") if ticks else None
+
+
+def members(session: int) -> dict[int, list[str]]:
+    """Return the `stat_fields` of every process of a session, by its number."""
+    numbers = map(int, filter(str.isdecimal, os.listdir(PROC)))
+    found = ((number, stat_fields(number)) for number in numbers)
+    return {n: fields for n, fields in found if fields and fields[SESSION] == str(session)}
 
 
 class Pulse:

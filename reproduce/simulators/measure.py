@@ -73,17 +73,18 @@ class Server(processes.Server):
         self.send({"seconds": seconds, **order})
         return self.read(seconds + ANSWER_SECONDS)
 
-    def work(self) -> tuple[float, float]:
-        """Return processor seconds and MiB of memory of this process and its workers."""
-        ticks, kib = 0, 0
-        for place in Path("/proc").glob("[0-9]*"):
-            with suppress(OSError, ValueError, IndexError):
-                fields = (place / "stat").read_text().rpartition(")")[2].split()
-                if int(fields[3]) == self.pid:  # its session
-                    ticks += int(fields[11]) + int(fields[12])
-                    shared = (place / "smaps_rollup").read_text().partition("\nPss:")[2]
-                    kib += int(shared.split()[0])
-        return ticks / os.sysconf("SC_CLK_TCK"), kib / 1024
+    def memory(self) -> float:
+        """Return MiB of memory of this process and its workers, shared pages counted once."""
+        kib = 0
+        for number in processes.members(self.pid):
+            with suppress(OSError, IndexError):  # it has ended
+                rollup = (processes.PROC / str(number) / "smaps_rollup").read_text()
+                kib += int(rollup.partition("\nPss:")[2].split()[0])
+        return kib / 1024
+
+    def processor_seconds(self) -> float:
+        """Return processor seconds of this process and its workers."""
+        return processes.cpu_seconds(self.pid) or 0.0
 
 
 def measure(
@@ -131,15 +132,14 @@ def _turn(
 ) -> dict[str, Any]:
     if number == 1:  # its first order also draws actions, or builds the network, and warms up
         server.ask(0.3, mode=mode, least=3)
-    started, before, idle = time.perf_counter(), server.work()[0], _idle_seconds()
+    started, before, idle = time.perf_counter(), server.processor_seconds(), _idle_seconds()
     answer = server.ask(seconds, mode=mode, least=LEAST_STEPS)
-    after, memory = server.work()
-    lasted = time.perf_counter() - started
-    cores = (after - before) / answer["seconds"]
+    spent, lasted = server.processor_seconds() - before, time.perf_counter() - started
+    cores = spent / answer["seconds"]
     busy = (os.cpu_count() or 1) - (_idle_seconds() - idle) / lasted
     answer |= {"cores": cores, "others": max(0.0, busy - cores)}
     if number == 1 and mode == "random":  # later, the network is in memory, too
-        answer["memory_mib"] = memory
+        answer["memory_mib"] = server.memory()
     speed = answer["steps"] / answer["seconds"]
     own = {"turn": number, "rows": server.rows, "env_steps_per_second": speed}
     return _row(cell, engine, mode, **own, **answer)
