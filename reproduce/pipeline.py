@@ -59,7 +59,7 @@ def gather(
     return tables | {
         "reference_curves": curves_beside(plan.agent, judge, tasks),
         "throughput": recorded["throughput"],
-        "verdicts": verdicts.reindex(columns=list(COLUMNS["verdicts"])),
+        "verdicts": verdicts,
         "suite": suite.reindex(columns=list(COLUMNS["suite"])),
     }
 
@@ -81,7 +81,6 @@ def judge_scores(
     scores, theirs = (aggregates.normalise(side, scales) for side in sides)
     judged = judge_tasks(scores, scales, runs, declared)
     verdicts = verdict_table(judged, scores, scales, runs)
-    verdicts["reference_share"] = [scales[name].share for name in verdicts["task"]]
     suite = [judge_suite(judged, absent)] if len(judged) > 1 else []
     summary = aggregates.suite_summary(scores, aggregates.human_scores(scales))
     return {

@@ -131,6 +131,16 @@ def in_window(steps: Any, env_steps: int) -> Any:
     return (10 * steps > 9 * env_steps) & (steps <= env_steps)
 
 
+def spread(scores: Float[np.ndarray, "*tests runs"]) -> Any:
+    """Return the standard deviation over runs (n - 1), exactly 0 where all scores are equal.
+
+    Rounding of their mean would leave equal scores a spread of about 1e-15 of it. A single run has
+    none: NaN.
+    """
+    is_equal = (np.ptp(scores, axis=-1) == 0.0) & (scores.shape[-1] > 1)
+    return np.where(is_equal, 0.0, scores.std(axis=-1, ddof=1))[()]
+
+
 @kept
 def sources(agent: str) -> Mapping[str, Data]:
     """Return the sources held for an agent, by name (a folder's): those that judge first."""
@@ -171,8 +181,7 @@ def reference_score(
     how: How
     if scores.size:
         how, mean, num_runs = "single runs", float(scores.mean()), scores.size
-        std = float(scores.std(ddof=1)) if num_runs > 1 else math.nan
-        std = 0.0 if num_runs > 1 and np.ptp(scores) == 0.0 else std  # no rounding of equal scores
+        std = float(spread(scores)) if num_runs > 1 else math.nan
     elif len(stated):
         how, row = "stated", stated.iloc[0]
         mean = float(row["score_mean"])

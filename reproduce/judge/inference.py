@@ -10,6 +10,8 @@ import numpy as np
 from jaxtyping import Bool, Float
 from scipy import special
 
+from reproduce.gather.references import spread
+
 Numbers = float | np.ndarray
 """One number, or one per test."""
 
@@ -47,16 +49,6 @@ class Sample(NamedTuple):
 def sample(scores: Float[np.ndarray, "*tests runs"]) -> Sample:
     """Return the statistics of these scores, runs in the last axis."""
     return Sample(scores.mean(axis=-1), spread(scores), scores.shape[-1])
-
-
-def spread(scores: Float[np.ndarray, "*tests runs"]) -> Numbers:
-    """Return the standard deviation over runs (n - 1), exactly 0 where all scores are equal.
-
-    Rounding of their mean would leave equal scores a spread of about 1e-15 of it. A single run has
-    none: NaN.
-    """
-    is_equal = (np.ptp(scores, axis=-1) == 0.0) & (scores.shape[-1] > 1)
-    return np.where(is_equal, 0.0, scores.std(axis=-1, ddof=1))[()]
 
 
 class Comparison(NamedTuple):

@@ -17,7 +17,7 @@ import numpy as np
 import pandas as pd
 from jaxtyping import Float
 
-from reproduce.gather.references import ReferenceScore
+from reproduce.gather.references import ReferenceScore, spread
 from reproduce.judge import inference
 from reproduce.judge.inference import MARGIN_FRACTION, Sample
 from reproduce.judge.zero import Scale
@@ -34,12 +34,13 @@ MIN_TASKS = 2
 """A suite of fewer tasks is not judged: it would be a second verdict on the same task."""
 STATUSES = (*("finished", "failed", "diverged", "running", "interrupted", "planned"), "left out")
 TABLE_COLUMNS = (
-    *("task", "verdict", "exploratory", "env_steps", "rule", "num_seeds", "num_failed"),
-    *("num_diverged", "score_mean", "score_std", "reference_source"),
+    *("task", "verdict", "exploratory", "older_runs", "env_steps", "rule", "num_seeds"),
+    *("num_failed", "num_diverged", "score_mean", "score_std", "reference_source"),
     *("reference_mean", "reference_std", "reference_num_runs", "how", "zero_score", "margin"),
     *("difference", "ci_low", "ci_high", "p_below", "p_below_holm"),
-    *("seeds_to_settle", "ratio", "note"),
+    *("seeds_to_settle", "ratio", "note", "remarks", "reference_share"),
 )
+"""Of `verdicts.csv`; `older_runs` and `remarks` are empty where scores alone are judged."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -184,7 +185,7 @@ def _untested(scores: Float[np.ndarray, " seeds"], scale: Scale) -> Verdict:
         verdict="inconclusive",
         num_seeds=scores.size,
         score_mean=score_mean,
-        score_std=float(inference.spread(scores)) if scores.size > 1 else nan,
+        score_std=float(spread(scores)) if scores.size > 1 else nan,
         reference_source="" if reference is None else reference.source,
         reference_mean=reference_mean,
         reference_std=nan if reference is None else reference.std,
@@ -367,6 +368,8 @@ def verdict_table(
                 "num_diverged": int((statuses == "diverged").sum()),
                 "p_below": each.declared.p_below if each.declared else math.nan,
                 "note": "; ".join(filter(None, _notes(each, statuses, scored))),
+                "reference_share": scales[task].share,
+                **{"older_runs": "", "remarks": ""},
             }
         )
     table = pd.DataFrame(rows, columns=list(TABLE_COLUMNS))

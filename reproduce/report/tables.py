@@ -24,10 +24,7 @@ COLUMNS = {
     "scores": (*collect.COLUMNS["scores"], "rule", *SCALE),
     "reference_scores": ("task", "source", "run", "env_steps", "score", "rule", *SCALE),
     "throughput": collect.COLUMNS["throughput"],
-    "verdicts": (
-        *(*TABLE_COLUMNS[:3], "older_runs", *TABLE_COLUMNS[3:]),
-        *("remarks", "reference_share"),
-    ),
+    "verdicts": TABLE_COLUMNS,
     "suite": (
         *("verdict", "exploratory", "older_runs", "num_tasks", "num_seeds"),
         *("difference", "ci_low", "ci_high", "margin", "p_below", "left_out", "note"),

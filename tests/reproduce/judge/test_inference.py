@@ -6,6 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
 
+from reproduce.gather.references import spread
 from reproduce.judge import error_rates, inference, verdicts
 from reproduce.judge.error_rates import judge_many, normal, simulate_suite
 from reproduce.judge.inference import MARGIN_FRACTION, Sample, compare_suite, sample
@@ -104,7 +105,7 @@ def test_simulated_verdicts_are_those_of_judge(num_seeds, num_runs, monkeypatch)
     theirs = draw_theirs(rng, (num_repetitions, num_runs))
     many = judge_many(ours, theirs).verdicts
     for i, runs in enumerate(theirs):
-        published = reference(float(runs.mean()), float(inference.spread(runs)), num_runs)
+        published = reference(float(runs.mean()), float(spread(runs)), num_runs)
         scale = Scale(reference=published, zero=Zero(random=0.0))
         assert judge(ours[i], scale).verdict == many[i]
 
