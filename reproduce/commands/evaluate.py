@@ -177,7 +177,7 @@ def check_film(film: Path, task: Task) -> None:
         raise UsageError(f"--video: {film} must end in {' or '.join(FORMATS)}")
     if not film.parent.is_dir() or not os.access(film.parent, os.W_OK):
         raise UsageError(f"--video: cannot write {film}: {film.parent} is no folder to write to")
-    if importlib.util.find_spec("imageio_ffmpeg") is None:
+    if not flags.is_installed("imageio_ffmpeg"):
         raise UsageError("--video needs an encoder: pip install 'encore-rl[video]'")
     first = VectorEnv(task, np.zeros((1, 1), dtype=np.int64), render=True)
     first.reset()
