@@ -36,7 +36,7 @@ def gather(
     """Gather and judge the records of a plan's runs so far: every table by its file's stem.
 
     `verdicts` has a row per planned task, `suite` one for a plan of several, `summary` is of
-    several tasks, `times` are those to shares of the reference.
+    three tasks or more, `times` are those to shares of the reference.
     """
     judge, steps = plan.preset.judged_by, plan.env_steps
     tasks = {name: find_task(name, plan.protocol) for name in plan.tasks}
@@ -82,14 +82,13 @@ def judge_scores(
     judged = judge_tasks(scores, scales, runs, declared)
     verdicts = verdict_table(judged, scores, scales, runs)
     suite = [judge_suite(judged, absent)] if len(judged) > 1 else []
-    summary = aggregates.suite_summary(scores, aggregates.human_scores(scales))
     return {
         "curves": curves,
         "scores": scores,
         "reference_scores": theirs,
         "verdicts": verdicts,
         "suite": pd.DataFrame(suite, columns=[field.name for field in fields(SuiteVerdict)]),
-        "summary": summary[summary["num_tasks"] > 1],
+        "summary": aggregates.suite_summary(scores),
         "improvement": aggregates.improvements(scores, theirs),
         "times": aggregates.times_to_score(curves, scales, runs),
         "runs": runs,

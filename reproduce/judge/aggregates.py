@@ -8,7 +8,7 @@ With three runs these span their range, which holds the true mean of symmetric s
 """
 
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -17,9 +17,9 @@ import scipy  # loads `scipy.stats` when it is first used
 from jaxtyping import Float
 
 from reproduce.judge.zero import Scale
-from suite.settings.presets import REFERENCES
 
 IMPROVEMENT_COLUMNS = ("task", "probability", "ci_low", "ci_high", "num_seeds", "num_runs")
+SUMMARY_COLUMNS = ("statistic", "estimate", "ci_low", "ci_high", "num_tasks", "num_seeds")
 TIMES_COLUMNS = ("task", "seed", "share", "score", "env_steps", "wall_seconds")
 SHARES = (0.5, 0.9)
 """Of the way from the zero of the scale to the reference, to which times are taken."""
@@ -149,43 +149,20 @@ def normalise(scores: pd.DataFrame, scales: Mapping[str, Scale]) -> pd.DataFrame
     )
 
 
-def human_scores(tasks: Iterable[str]) -> pd.DataFrame:
-    """Return the published `random` and `human` scores of the Atari games among tasks.
-
-    They are unclipped returns of the no-op-start literature, which uses them for both protocols.
-    """
-    table = pd.read_csv(REFERENCES / "human_random.csv", index_col="task")
-    return table.loc[table.index.isin([*tasks]), ["random", "human"]].astype(float)
-
-
-def suite_summary(scores: pd.DataFrame, human: pd.DataFrame | None = None) -> pd.DataFrame:
+def suite_summary(scores: pd.DataFrame) -> pd.DataFrame:
     """Aggregate the normalised scores of a suite (Agarwal et al. 2021).
-
-    Human-normalised, for Atari: (score - random) / (human - random) with the published numbers of
-    `human_scores`, without a reference; those rows are left out without any.
 
     Returns:
         One row per statistic with 95 % of its resamples, the number of tasks that have normalised
-        scores and the number of their runs; NaN if no task counts.
+        scores and the number of their runs; none of fewer than `LEAST` such tasks.
     """
-    aggregates = [(name, scores, statistic) for name, statistic in STATISTICS.items()]
-    if human is not None and len(human):
-        ends = human.reindex(scores["task"])
-        random, best = (ends[name].to_numpy(np.float64) for name in ("random", "human"))
-        by_human = scores.assign(normalised_score=(scores["score"] - random) / (best - random))
-        aggregates += [
-            ("human_normalised_median", by_human, median_score),
-            ("human_normalised_iqm", by_human, iqm),
-        ]
-    rows = []
-    for name, table, statistic in aggregates:
-        runs = _runs(table)
-        interval = Interval(math.nan, math.nan, math.nan)
-        if runs:
-            interval = stratified_bootstrap(runs, statistic)
-        sizes = {"num_tasks": len(runs), "num_seeds": sum(map(len, runs))}
-        rows.append({"statistic": name} | interval._asdict() | sizes)
-    return pd.DataFrame(rows)
+    runs = _runs(scores)
+    sizes = {"num_tasks": len(runs), "num_seeds": sum(map(len, runs))}
+    rows = [
+        {"statistic": name, **stratified_bootstrap(runs, statistic)._asdict(), **sizes}
+        for name, statistic in (STATISTICS.items() if len(runs) >= LEAST else ())
+    ]
+    return pd.DataFrame(rows, columns=list(SUMMARY_COLUMNS))
 
 
 def _runs(scores: pd.DataFrame) -> Scores:

@@ -113,7 +113,7 @@ def render(directory: Path, assets: str = "", home: str = "") -> str:
         failures=failures,
         unfinished=[run for run in runs if run["status"] in UNFINISHED],
         runs=[run | {"folder": _run_folder(directory, run)} for run in runs],
-        summary=[row for row in rows["summary"] if (row["num_tasks"] or 0) >= LEAST],
+        summary=rows["summary"],
         times=records(median_times(tables["times"])),
         files=[name for name in files if (directory / name).exists()],
     )

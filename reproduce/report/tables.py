@@ -11,7 +11,7 @@ import pandas as pd
 
 from reproduce.gather import collect
 from reproduce.gather.references import CURVE_COLUMNS
-from reproduce.judge.aggregates import IMPROVEMENT_COLUMNS, TIMES_COLUMNS
+from reproduce.judge.aggregates import IMPROVEMENT_COLUMNS, SUMMARY_COLUMNS, TIMES_COLUMNS
 from reproduce.judge.verdicts import TABLE_COLUMNS
 from suite.base.errors import UsageError
 from suite.base.files import DAMAGED, read_json, read_plain
@@ -30,7 +30,7 @@ COLUMNS = {
         *("difference", "ci_low", "ci_high", "margin", "p_below", "left_out", "note"),
         "remarks",
     ),
-    "summary": ("statistic", "estimate", "ci_low", "ci_high", "num_tasks", "num_seeds"),
+    "summary": SUMMARY_COLUMNS,
     "improvement": IMPROVEMENT_COLUMNS,
     "times": TIMES_COLUMNS,
     "runs": collect.COLUMNS["runs"],

@@ -8,7 +8,6 @@ import pandas as pd
 import pytest
 
 from reproduce import pipeline
-from reproduce.gather import collect
 from reproduce.gather.references import ReferenceScore
 from reproduce.judge.zero import scale_of
 from reproduce.pipeline import exit_status, gather
@@ -25,7 +24,6 @@ from tests.reproduce.conftest import (
     make_report,
     pendulum,
     record_run,
-    recorded,
     reseal,
     saved,
     scored,
@@ -62,20 +60,6 @@ def status_of(plan: Plan) -> int:
     """The exit status of a report on the plan."""
     tables = gather(plan)
     return exit_status(tables["verdicts"], tables["suite"], tables["runs"].status)
-
-
-def test_atari_is_human_normalised(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Median and IQM of two games, which need no reference, beside the normalised rows."""
-    tasks = ["Pong-v5", "Breakout-v5"]
-    options: dict[str, Any] = {"num_seeds": 1, "device": "cpu", "runs_dir": tmp_path}
-    plan = make_plan("a2c", "atari-7", tasks=tasks, **options)
-    steps = [plan.env_steps[task] for task in tasks]
-    scores = pd.DataFrame({"task": tasks, "seed": 1, "env_steps": steps, "score": [14.6, 30.5]})
-    tables = recorded(plan) | {"scores": scores.assign(rule=plan.rule)}
-    monkeypatch.setattr(collect, "collect", lambda *_: tables)
-    summary = gather(plan)["summary"].set_index("statistic")
-    assert summary.loc["human_normalised_median", "estimate"] == pytest.approx(1.0, abs=0.05)
-    assert summary.loc["human_normalised_iqm", "num_tasks"] == 2
 
 
 @pytest.mark.usefixtures("undrawn")  # `test_command_line.py` draws figures and charts

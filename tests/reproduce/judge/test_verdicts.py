@@ -362,28 +362,21 @@ def test_a_suite_with_more_seeds_than_declared_is_exploratory() -> None:
 
 
 def test_a_summary_normalises_by_task() -> None:
-    """0.5 and 1.5 on one task, 1 on the other, whatever the human scores are; others are out."""
-    rows = {"A": [15.0, 25.0], "B": [-4.0, -4.0], "NoReference": [1e9], "NoZero": [1e9]}
-    rows |= {"Unlearned": [1e9]}
+    """0.5 and 1.5 on one task, 1 on two; others are out, and two tasks have no summary."""
+    rows = {"A": [15.0, 25.0], "B": [-4.0, -4.0], "C": [20.0], "NoReference": [1e9]}
+    rows |= {"NoZero": [1e9], "Unlearned": [1e9]}
     scores = pd.concat([score_rows(task, of_task) for task, of_task in rows.items()])
     twenty = reference(20.0, 1.0, 3)
     scales = {"A": scale(twenty, 10.0), "B": scale(reference(-4.0, 1.0, 3), -40.0)}
-    scales |= {"NoReference": scale(None), "NoZero": scale(twenty, NAN)}
+    scales |= {"C": scale(twenty, 0.0), "NoReference": scale(None), "NoZero": scale(twenty, NAN)}
     scales |= {"Unlearned": dataclasses.replace(scale(twenty, 19.0), nothing_learned="not yet")}
     table = normalise(scores, scales)
     found = table["normalised_score"].fillna(-9).tolist()
-    assert found == pytest.approx([0.5, 1.5, 1, 1, -9, -9, -9])
-    plain = suite_summary(table)
-    ends = {"random": [10.0, 0.0, 0.0], "human": [20.0, 5e8, 1.0]}
-    human = pd.DataFrame(ends, index=["A", "NoZero", "Unplayed"])
-    summary = suite_summary(table, human).set_index("statistic")
-    estimates = {"iqm": 1.0, "median": 1.0, "mean": 1.0, "optimality_gap": 0.125}
-    by_human = {"human_normalised_median": 1.5, "human_normalised_iqm": 4 / 3}
-    assert summary["estimate"].to_dict() == pytest.approx(estimates | by_human)
-    assert summary["num_tasks"].tolist() == [2] * 6
-    assert summary["num_seeds"].tolist() == [4] * 4 + [3] * 2
-    ends = summary[["ci_low", "ci_high"]].to_numpy()
-    assert ends[2].tolist() == pytest.approx([0.75, 1.25])
-    pd.testing.assert_frame_equal(plain, summary.iloc[:4].reset_index())
-    nothing = suite_summary(table[table["task"] == "NoZero"], human.loc[["Unplayed"]])
-    assert nothing[["estimate", "ci_low", "ci_high"]].isna().to_numpy().all()
+    assert found == pytest.approx([0.5, 1.5, 1, 1, 1, -9, -9, -9])
+    summary = suite_summary(table).set_index("statistic")
+    estimates = {"iqm": 1.0, "median": 1.0, "mean": 1.0, "optimality_gap": 0.25 / 3}
+    assert summary["estimate"].to_dict() == pytest.approx(estimates)
+    assert summary[["num_tasks", "num_seeds"]].to_numpy().tolist() == [[3, 5]] * 4
+    ends = [*summary.loc["mean", ["ci_low", "ci_high"]]]
+    assert ends == pytest.approx([2.5 / 3, 3.5 / 3])
+    assert suite_summary(table[table["task"] != "C"]).empty
