@@ -119,14 +119,13 @@ class Unroll:
         """Make the last observations the first ones and return them."""
         return self.obs[0].copy_(self.obs[-1])
 
-    def put_obs(self, t: int, obs: np.ndarray, are_new: np.ndarray | None = None) -> Tensor:
+    def put_obs(self, t: int, obs: np.ndarray, are_new: np.ndarray) -> Tensor:
         """Store observations `[N, *obs]` at `t` and return them as the network reads them.
 
-        Those that are new, which a valid action follows, enter the statistics; None: none does.
+        Those that are new, which a valid action follows, enter the statistics.
         """
         if self._obs_moments is not None:
-            if are_new is not None:
-                self._obs_moments.add(obs[are_new])
+            self._obs_moments.add(obs[are_new])
             obs = self._obs_moments.standardise(obs, self._config.observation_clip)
         return prepare(obs, self._device, self._frame_factor, out=self.obs[t])
 

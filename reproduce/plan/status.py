@@ -19,7 +19,7 @@ from suite.base.errors import UsageError
 from suite.base.files import CHECKPOINT
 from suite.envs.tasks import folder_of
 from suite.record.manifest import BEST, POLICY
-from suite.record.records import ENDED, read_record, seed_of
+from suite.record.records import ENDED, read_record, seed_of, seeds_of
 from suite.settings.recorded import WITHOUT_EFFECT, recorded_settings
 
 if TYPE_CHECKING:
@@ -138,15 +138,13 @@ def seeds_begun(plan: "Plan", task: str) -> set[int]:
 
 def companions(run: Run, here: Mapping[Path, Run]) -> tuple[Run, ...]:
     """Return the runs whose checkpoint a run can go on from, in its order; none without one."""
-    seeds = (read_record(run.directory) or {}).get("config", {}).get("seeds")
-    if not isinstance(seeds, list) or not all(type(seed) is int for seed in seeds):
-        return ()
+    seeds = seeds_of(read_record(run.directory) or {})
     folders = [run.directory.with_name(f"seed-{seed}") for seed in seeds]
     if not folders or not (folders[0] / CHECKPOINT).exists():
         return ()
     for folder in folders:
         record = read_record(folder) if folder in here else None
-        if record is None or record["config"].get("seeds") != seeds:
+        if record is None or seeds_of(record) != seeds:
             return ()
     return tuple(here[folder] for folder in folders)
 

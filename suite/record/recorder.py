@@ -27,7 +27,7 @@ from suite.envs.vector_env import Step
 from suite.record.clock import Clock
 from suite.record.manifest import FILES
 from suite.record.records import SCHEMA_VERSION, misnamed
-from suite.record.resumption import ACTIONS, find, identity_of
+from suite.record.resumption import ACTIONS, comparable, find, identity_of
 from suite.record.seed_record import (
     ENDS,
     SeedRecord,
@@ -37,12 +37,11 @@ from suite.record.seed_record import (
     read_entries,
     remove_checkpoint,
 )
-from suite.settings.command_line import RunOptions, printable
+from suite.settings.command_line import CHECKPOINT_MINUTES, RunOptions, printable
 from suite.settings.config import refuse_no_evaluations
-from suite.settings.recorded import WITHOUT_EFFECT, recorded_settings
+from suite.settings.recorded import recorded_settings
 
 EPISODE_COLUMNS = ("env_steps", "episode_return", "episode_length")
-CHECKPOINT_SECONDS = 300.0
 
 
 class Recorder:
@@ -62,7 +61,7 @@ class Recorder:
         directory: Path,
         run: Mapping[str, Any],
         seeds: Sequence[int],
-        checkpoint_seconds: float = CHECKPOINT_SECONDS,
+        checkpoint_seconds: float = 60 * CHECKPOINT_MINUTES,
         *,
         keeps_checkpoint: bool = True,
         keeps_best: bool = False,
@@ -293,13 +292,8 @@ def status_of(config: Any, directory: Path, seed: int) -> Status | None:
     record = read_entries(directory / f"seed-{seed}")
     ours = json.loads(json.dumps(dataclasses.asdict(config)))
     settings = record.get("config")
-    free = dict.fromkeys((*WITHOUT_EFFECT, "seeds"))
-
-    def counting(settings: dict[str, Any]) -> dict[str, Any]:
-        return {**settings, "device": hardware.chosen_device(settings["device"]), **free}
-
     same = isinstance(settings, dict) and (
-        counting(recorded_settings(type(config), settings)) == counting(ours)
+        comparable(recorded_settings(type(config), settings), "seeds") == comparable(ours, "seeds")
     )
     ended = record.get("status") in ("finished", "diverged") and same
     return record["status"] if ended else None

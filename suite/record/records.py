@@ -73,6 +73,15 @@ def seed_of(folder: Path) -> int | None:
     return int(number[1]) if number else None
 
 
+def seeds_of(entries: Mapping[str, Any]) -> list[int]:
+    """Return the seeds that a record was trained with; none if it does not say."""
+    config = entries.get("config")
+    seeds = config.get("seeds") if isinstance(config, dict) else None
+    if "status" not in entries or not isinstance(seeds, list | tuple):
+        return []
+    return [*seeds] if all(type(seed) is int for seed in seeds) else []
+
+
 def _read(directory: Path) -> dict[str, Any] | None:
     try:
         record = read_json(directory / "run.json", LARGEST_RECORD)

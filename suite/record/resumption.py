@@ -10,6 +10,7 @@ from suite.base.code import of_code
 from suite.base.errors import UnreadableError, UsageError
 from suite.base.files import CHECKPOINT, extent
 from suite.record.manifest import TABLES
+from suite.record.records import seeds_of
 from suite.record.seed_record import (
     ENDS,
     SeedRecord,
@@ -64,8 +65,8 @@ def _refuse_others_progress(seed: SeedRecord) -> None:
     from suite.base.snapshot import DESCRIPTION  # imports torch
 
     before, now = read_entries(seed.folder), seed.entries
-    others = _seeds_of(before)
-    if not others or others == _seeds_of(now):
+    others = seeds_of(before)
+    if not others or others == seeds_of(now):
         return
     device = hardware.chosen_device(str(before["config"].get("device")))
     folders = [seed.folder.with_name(f"seed-{other}") for other in others]
@@ -76,7 +77,7 @@ def _refuse_others_progress(seed: SeedRecord) -> None:
         and of_code(before.get("sources")) == of_code(now["sources"])
         and before.get("versions") == now["versions"]
         and _hardware(before, device) == _hardware(now, device)
-        and all(_seeds_of(each) == others for each in group)
+        and all(seeds_of(each) == others for each in group)
         and "finished" not in statuses
         and statuses != {"diverged"}
     )
@@ -85,15 +86,6 @@ def _refuse_others_progress(seed: SeedRecord) -> None:
             f"{seed.folder} holds an unfinished run of --seeds {' '.join(map(str, others))}: go on "
             "with them, choose another --out, in a grid --fresh, or delete it"
         )
-
-
-def _seeds_of(entries: Mapping[str, Any]) -> list[int]:
-    """Return the seeds that a record was trained with; none if it does not say."""
-    config = entries.get("config")
-    seeds = config.get("seeds") if isinstance(config, dict) else None
-    if "status" not in entries or not isinstance(seeds, list | tuple):
-        return []
-    return [*seeds] if all(type(seed) is int for seed in seeds) else []
 
 
 def _hardware(entries: Mapping[str, Any], device: object) -> list[Any]:
@@ -110,20 +102,29 @@ def identity_of(run: Mapping[str, Any], seeds: Sequence[SeedRecord]) -> dict[str
     `env_steps` may be others when a run goes on: nothing that it does before its end depends on it.
     Settings `WITHOUT_EFFECT` may be others.
     """
-    first, config = seeds[0].entries, dict(run.get("config", {}))
-    if "device" in config:
-        config["device"] = hardware.chosen_device(config["device"])
-    elsewhere = ("env_steps", *WITHOUT_EFFECT)
+    first, config = seeds[0].entries, run.get("config", {})
+    counting = comparable(config, "env_steps")
     identity = {
         **{key: value for key, value in run.items() if key != "command"},
         "env_steps": config.get("env_steps", 0),
-        "config": {key: value for key, value in config.items() if key not in elsewhere},
+        "config": counting,
         "seeds": [seed.entries["seed"] for seed in seeds],
-        "processor": _hardware(first, config.get("device")),
+        "processor": _hardware(first, counting.get("device")),
         "sources": of_code(first["sources"]),
         "versions": first["versions"],
     }
     return json.loads(json.dumps(identity))
+
+
+def comparable(config: Mapping[str, Any], but: str) -> dict[str, Any]:
+    """Return settings that count where two are compared: with the device that `auto` chooses.
+
+    Those `WITHOUT_EFFECT` and the one called `but` do not.
+    """
+    kept = {name: each for name, each in config.items() if name not in (but, *WITHOUT_EFFECT)}
+    if "device" in kept:
+        kept["device"] = hardware.chosen_device(kept["device"])
+    return kept
 
 
 def _fit(

@@ -46,6 +46,8 @@ RUN += ("evaluation_rule", "evaluation_interval", "evaluation_episodes")
 SPEED = ("device", "tf32", "bfloat16", "cuda_graphs", "num_threads", "env_threads")
 """Settings by their place in the help; all others are the algorithm's."""
 WIDTH = 100
+CHECKPOINT_MINUTES = 5.0
+"""Time between two checkpoints, where a command does not say."""
 
 
 def run_main(main: Callable[[Sequence[str]], int]) -> int:
@@ -311,8 +313,10 @@ def _add_run_flags(place: Any) -> None:
     text = "folder for the runs, one `seed-<k>` each (default: runs/alone/<agent>/<task>)"
     place.add_argument("--out", type=folder, metavar="DIR", help=text)
     text = "time between two checkpoints; a killed command that is started again resumes from the "
-    text += "last one (default: 5; 0: after every step or unroll)"
-    place.add_argument("--checkpoint-minutes", type=minutes, default=5.0, metavar="N", help=text)
+    text += f"last one (default: {CHECKPOINT_MINUTES:g}; 0: after every step or unroll)"
+    place.add_argument(
+        "--checkpoint-minutes", type=minutes, default=CHECKPOINT_MINUTES, metavar="N", help=text
+    )
     text = "remove the last checkpoint at the end; where it is kept, a larger --env-steps extends "
     text += "a finished run"
     place.add_argument("--drop-checkpoints", action="store_true", help=text)
@@ -329,7 +333,7 @@ class RunOptions:
     suite: str
     source: str
     out: Path
-    checkpoint_minutes: float = 5.0
+    checkpoint_minutes: float = CHECKPOINT_MINUTES
     drop_checkpoints: bool = False
     keep_best: bool = False
     plot: bool = False

@@ -23,8 +23,8 @@ import numpy as np
 import agents
 from suite.base.errors import UsageError, nearest
 from suite.record.journal import Journal
-from suite.record.recorder import CHECKPOINT_SECONDS, Recorder
-from suite.settings.command_line import Parser, run_main
+from suite.record.recorder import Recorder
+from suite.settings.command_line import CHECKPOINT_MINUTES, Parser, run_main
 from suite.settings.presets import find_source
 from tests.benchmarks.speeds import Enough
 
@@ -50,11 +50,11 @@ def main(argv: Sequence[str]) -> int:
             raise UsageError(f"no agent {name!r}{nearest(name, CASES)}")
     for name in options.names or CASES:
         record, saves, total = measure(name, options.seconds)
-        per_minutes = np.median(saves) / CHECKPOINT_SECONDS
+        per_minutes = np.median(saves) / (60 * CHECKPOINT_MINUTES)
         print(
             f"{name}: the record of actions takes {record / total:.3%} of the time, a checkpoint "
             f"{np.median(saves) * 1e3:.0f} ms ({len(saves)}, at most {max(saves) * 1e3:.0f}): "
-            f"{record / total + per_minutes:.3%} with one every {CHECKPOINT_SECONDS / 60:g} minutes"
+            f"{record / total + per_minutes:.3%} with one every {CHECKPOINT_MINUTES:g} minutes"
         )
     return 0
 

@@ -108,12 +108,13 @@ def test_what_is_collected_is_what_replay_returns(
     config = small(unroll_length=6, time_limit_is_terminal=time_limit_is_terminal)
     first_obs, added = random_steps(config, spaces, 6)
     unroll = Unroll(config, spaces, CPU, keeps_outputs=True)
-    unroll.put_obs(0, first_obs)
+    are_new = np.ones(config.num_envs, dtype=bool)
+    unroll.put_obs(0, first_obs, are_new)
     for t, (actions, behaviour, step) in enumerate(added):
         unroll.actions[t] = torch.from_numpy(actions)
         unroll.behaviour[t] = torch.from_numpy(behaviour)
         unroll.outcomes.put(t, step)
-        unroll.put_obs(t + 1, step.obs[0])
+        unroll.put_obs(t + 1, step.obs[0], are_new)
     batch = unroll.transitions()
     assert_same(batch, fill(config, spaces, 6)[0].newest())
     assert batch.obs.data_ptr() == unroll.obs.data_ptr()  # neither is copied
@@ -125,7 +126,7 @@ def test_frames_are_scaled_as_they_are_put(factor: float) -> None:
     """The network acts on the row that is learned from; the whole unroll lies channels-last."""
     frames = np.random.default_rng(0).integers(0, 256, (3, 2, *FRAMES.obs_shape), dtype=np.uint8)
     unroll = Unroll(small(num_envs=2, unroll_length=2), FRAMES, CPU, frame_factor=factor)
-    rows = [unroll.put_obs(t, obs) for t, obs in enumerate(frames)]
+    rows = [unroll.put_obs(t, obs, np.ones(2, dtype=bool)) for t, obs in enumerate(frames)]
     expected = np.float32(frames) * np.float32(factor)
     np.testing.assert_array_equal(unroll.obs, expected)
     assert [row.data_ptr() for row in rows] == [row.data_ptr() for row in unroll.obs]
