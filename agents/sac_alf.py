@@ -465,11 +465,11 @@ def make_targets(
     lowest = lowest_q_values(next_q_values(learner.target_critics), learner.reward_weights)
     next_values = (log_pi_d.exp()[:, None] * lowest).sum(-1)  # [S, D, T B]
     one_step = q_targets(rewards, batch.terminations, next_values, next_entropies, config.gamma)
-    goes_on = (1 - batch.terminations).unflatten(1, steps)[:, :-1] * counts[:, 1:]
+    continuing = (1 - batch.terminations).unflatten(1, steps)[:, :-1] * counts[:, 1:]
     return lambda_returns(
         one_step.unflatten(2, steps),
         next_values.unflatten(2, steps),
-        config.gamma * config.td_lambda * goes_on,
+        config.gamma * config.td_lambda * continuing,
     ).flatten(2)
 
 

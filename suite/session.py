@@ -54,7 +54,7 @@ class Session:
         task = config.find_task()
         self.env = VectorEnv(task, seeds, num_threads=self._env_threads, **options)
 
-    def goes_on(self, env_steps: int) -> bool:
+    def has_room(self, env_steps: int) -> bool:
         """Return whether another stride fits into the run and a seed still learns."""
         return env_steps + self._stride <= self._config.env_steps and bool(self._recorder.active)
 

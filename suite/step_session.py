@@ -121,8 +121,8 @@ class StepSession(Session):
             memory: what the policies remember of an evaluation's episodes; None: nothing.
         """
         steps, gained = self.env_steps, self._config.num_envs
-        goes_on = self.goes_on(steps)
-        if self._has_stepped and self._journal.is_due(at_end=not goes_on):
+        more = self.has_room(steps)
+        if self._has_stepped and self._journal.is_due(at_end=not more):
             self._journal.save(steps, self.num_updates)
         self.evaluate_if_due(steps, gained, policy, weights_of, memory)
         if self.is_due(self._config.log_interval, steps, gained):
@@ -133,7 +133,7 @@ class StepSession(Session):
                 metrics["weight_norm"] = weight_norm
             checks = {"reward": self._reward_sums, **checks}
             self._recorder.log(steps, self.num_updates, metrics, checks)
-        return self.goes_on(steps)
+        return self.has_room(steps)
 
     def step(self, actions: np.ndarray) -> None:
         """Take a step in every environment and store it; record the episodes that ended.

@@ -133,9 +133,9 @@ class UnrollSession(Session):
 
     def continues(self) -> bool:
         """Save, evaluate and log what is due, then return whether there is another unroll."""
-        goes_on = self.goes_on(self.env_steps)
+        more = self.has_room(self.env_steps)
         self._recorder.clock.lap("learning")
-        if self._may_save and self._journal.is_due(at_end=not goes_on):
+        if self._may_save and self._journal.is_due(at_end=not more):
             numbers = (self.env_steps, self.first_step, self.num_updates, self._reward_sum)
             self._journal.save(*numbers)
         gained, player = self.env_steps - self.first_step, self._player
@@ -146,7 +146,7 @@ class UnrollSession(Session):
             columns = columns_of(self._means.read(), self.learning_rate)
             self._recorder.log(self.env_steps, self.num_updates, columns, checks)
         self.first_step, self._may_save = self.env_steps, True
-        return self.goes_on(self.env_steps)
+        return self.has_room(self.env_steps)
 
     def step(self, actions: np.ndarray | Tensor) -> Step:
         """Take a step in every environment, count it, and record the episodes that ended."""
@@ -176,7 +176,7 @@ class UnrollSession(Session):
 
     def pauses(self) -> bool:
         """Return whether a checkpoint may follow, so that no thread may be at work until then."""
-        self._may_save = not self.goes_on(self.env_steps) or self._journal.is_due()
+        self._may_save = not self.has_room(self.env_steps) or self._journal.is_due()
         return self._may_save
 
     def _count(self, step: Step) -> None:

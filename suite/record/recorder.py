@@ -85,7 +85,7 @@ class Recorder:
         self.snapshot, misfit = find(self.checkpoint_directory, self._identity, self._seeds)
         """The checkpoint that these runs resume from; None: they start from the beginning."""
         if self.snapshot is not None:
-            self._go_on(self.snapshot.content)
+            self._resume(self.snapshot.content)
             return
         if misfit:  # of a checkpoint that is there
             text = f"{self.seed_directories[0]} starts from scratch: {misfit}"
@@ -239,12 +239,12 @@ class Recorder:
         for i in self.active:
             print(f"{self.seed_directories[i].name} goes on at {env_steps} env_steps", flush=True)
 
-    def _go_on(self, content: Mapping[str, Any]) -> None:
+    def _resume(self, content: Mapping[str, Any]) -> None:
         """Cut the files to a checkpoint that fits; leave finished seeds as they are."""
         path = self.checkpoint_directory / ACTIONS
         open_inside(self._directory, path).close()  # refuses what is no file of ours
         for i in self.active:  # which stops an older process
-            self._seeds[i].go_on(content["ends"][i], content["files"][i])
+            self._seeds[i].resume(content["ends"][i], content["files"][i])
         open_inside(self._directory, path, content["actions"][0]).close()
 
     def _end(self, i: int, status: Status, error: str | None) -> None:

@@ -74,7 +74,7 @@ class SeedRecord:
                 raise self._displaced() from None  # who began it meanwhile removed a file of ours
             raise UsageError(f"cannot write to {self.folder}: {error.strerror}") from None
 
-    def go_on(self, ends: Mapping[str, Any], files: Mapping[str, Any]) -> None:
+    def resume(self, ends: Mapping[str, Any], files: Mapping[str, Any]) -> None:
         """Cut the tables to a checkpoint's extents, `files`, and take what `ends` says.
 
         The record is written before, which stops an older process, and after.

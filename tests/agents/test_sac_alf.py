@@ -106,9 +106,9 @@ def test_updates_with_all_options_equal_plain_autograd(clip: float | None) -> No
             mean += 8 / (8 + num_updates) * (next_ratios.mean() - mean)
             inputs = torch.cat([next_obs, next_actions], -1)
             entropy = -alpha * (next_ratios - mean) if clip is None else 0.0
-            goes_on = 0.9 * (1 - batch.terminations[0])
+            continuing = 0.9 * (1 - batch.terminations[0])
             nexts = [value([slow[k][d] for k in range(2)], inputs, choices[d]) for d in range(2)]
-            targets = [rewards[:, d] + goes_on * (nexts[d] + entropy) for d in range(2)]
+            targets = [rewards[:, d] + continuing * (nexts[d] + entropy) for d in range(2)]
         residuals = [
             critics[k][d](pairs).squeeze(-1) - targets[d] for k in range(2) for d in range(2)
         ]

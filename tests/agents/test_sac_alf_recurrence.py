@@ -148,10 +148,10 @@ def test_an_update_equals_alfs_loop_over_steps(spaces: Spaces, lstm_size: int) -
             paid.append(alpha_d * odds.entropy() - alpha_c * log_prob)
         target, targets = torch.zeros(()).double(), []
         for t in reversed(range(len(way))):
-            goes_on = 0.9 * (1 - way[t][3])
-            one_step = way[t][2] + goes_on * (values[t + 1] + paid[t + 1])
+            continuing = 0.9 * (1 - way[t][3])
+            one_step = way[t][2] + continuing * (values[t + 1] + paid[t + 1])
             gain = target - values[t + 1] if t + 1 < len(way) else 0.0
-            target = one_step + 0.7 * goes_on * gain
+            target = one_step + 0.7 * continuing * gain
             targets.insert(0, target)
         taken, states, errors = slice(3 + chooses, None), [None] * 2, []
         for (obs, pair, *_), target in zip(way, targets, strict=True):

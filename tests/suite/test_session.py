@@ -65,7 +65,7 @@ def test_each_multiple_is_met_once_and_the_last_stride_always(
     run = recorder(tmp_path, config)
     ours = Session(config, run, stride)
     steps, logged, env_steps = [], [], 0
-    while ours.goes_on(env_steps):
+    while ours.has_room(env_steps):
         gained = int(rng.integers(0, stride + 1)) if ignored else stride
         env_steps += gained
         steps.append(env_steps)
@@ -86,9 +86,9 @@ def test_a_run_goes_on_until_its_last_seed_has_diverged(tmp_path: Path) -> None:
     run = recorder(tmp_path, small())
     ours = Session(small(), run, 10)
     log(run, 10, [math.nan, 1.0])
-    assert ours.goes_on(10)
+    assert ours.has_room(10)
     log(run, 20, [math.nan, math.nan])
-    assert not ours.goes_on(20)
+    assert not ours.has_room(20)
 
 
 def test_a_seed_has_ended_whatever_cores_it_used(
