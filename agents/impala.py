@@ -465,11 +465,11 @@ def train(config: Config, recorder: Recorder) -> Learner:
         collector.begin(session.obs, session.are_new)
         while session.continues():
             newest = collector.result()
-            session.take(newest.steps, newest.unroll.actions.cpu().numpy(), newest.seconds)
+            session.record_unroll(newest.steps, newest.unroll.actions.cpu().numpy(), newest.seconds)
             if config.policy_lag:  # at a checkpoint no unroll is in progress
                 collector.start(waits=session.pauses())
             if learner.obs_moments is not None and newest.obs_moments is not None:
-                learner.obs_moments.take(newest.obs_moments)
+                learner.obs_moments.copy_from(newest.obs_moments)
             learned = transitions(newest, config)
             if learned.is_empty:
                 continue

@@ -95,7 +95,7 @@ class Collector:
     def begin(self, obs: np.ndarray, are_new: np.ndarray) -> None:
         """Go on from observations `[N, *obs]`; those that are new enter the statistics."""
         if self._obs_moments is not None:
-            self._obs_moments.take(self._learner.obs_moments)
+            self._obs_moments.copy_from(self._learner.obs_moments)
         self._obs = self._buffers[0].unroll.put_obs(0, obs, are_new)
 
     def start(self, *, waits: bool = False) -> None:

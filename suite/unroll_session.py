@@ -160,7 +160,7 @@ class UnrollSession(Session):
         clock.lap("environment")
         return step
 
-    def take(
+    def record_unroll(
         self, steps: Sequence[Step], actions: np.ndarray, seconds: Mapping[str, float]
     ) -> None:
         """Count and record an unroll for which this thread has waited.

@@ -32,7 +32,7 @@ class RunningMoments:
         arrays = {"obs_mean": self.mean, "obs_variance": self.variance}
         return {name: torch.from_numpy(array) for name, array in arrays.items()}
 
-    def take(self, other: "RunningMoments") -> None:
+    def copy_from(self, other: "RunningMoments") -> None:
         """Become a copy of other moments."""
         self.count, self.mean, self.variance = other.count, other.mean.copy(), other.variance.copy()
 
