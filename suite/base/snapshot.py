@@ -38,7 +38,7 @@ def pack(value: Any, tensors: dict[str, Tensor], name: str) -> Any:
 
     Packs numbers, text, None, and lists, tuples, deques and dictionaries of them; tensors, arrays,
     numpy's generators, modules and optimisers; any other object by its attributes, but for those
-    that its class lists as `REBUILT`. A frozen dataclass is a setting, not a state, and is left
+    that its class lists as `NOT_SAVED`. A frozen dataclass is a setting, not a state, and is left
     out.
 
     Tensors inside it are called `<name>.<key>`.
@@ -176,8 +176,8 @@ def _attributes(value: Any, place: str) -> dict[Any, Any]:
         return value.state_dict()
     if isinstance(value, type | FunctionType | MethodType) or not hasattr(value, "__dict__"):
         raise TypeError(f"{place} cannot be packed: {value!r:.80}")
-    rebuilt = getattr(value, "REBUILT", ())
-    return {name: part for name, part in vars(value).items() if name not in rebuilt}
+    not_saved = getattr(value, "NOT_SAVED", ())
+    return {name: part for name, part in vars(value).items() if name not in not_saved}
 
 
 @dataclass(frozen=True)

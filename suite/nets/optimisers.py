@@ -56,7 +56,7 @@ def _joined(tensors: Sequence[Tensor]) -> Float[Tensor, " P"]:
 class Optimiser(ABC):
     """Makes steps against gradients, scaled by averages of squared gradients."""
 
-    REBUILT = ("weights", "_divisor")
+    NOT_SAVED = ("weights", "_divisor")
     """What a checkpoint leaves out: the weights are the network's, a step sets the divisor."""
 
     def __init__(self, weights: FlatWeights, initial_average: float) -> None:
