@@ -15,7 +15,7 @@ import agents
 from reproduce.plan.presets import check_agent
 from suite.base.errors import UsageError, nearest
 from suite.envs.tasks import SUITES, find_task, nearest_task, tasks_in
-from suite.settings.command_line import MANY, Parser, folder, minutes, whole, whole_numbers
+from suite.settings.command_line import MOST_NUMBERS, Parser, folder, minutes, whole, whole_numbers
 from suite.settings.presets import BUDGETS
 
 SEVERAL: dict[str, Any] = {"nargs": "+", "action": "extend"}
@@ -171,8 +171,8 @@ def check(request: Request) -> None:
         value = getattr(request, name)
         if isinstance(value, int) and value < 1:
             raise UsageError(f"{_flag_of(FIELDS[name])} must be at least 1, not {value}")
-    if isinstance(request.num_seeds, int) and request.num_seeds > MANY:
-        raise UsageError(f"--num-seeds: {request.num_seeds} are more than {MANY:,}")
+    if isinstance(request.num_seeds, int) and request.num_seeds > MOST_NUMBERS:
+        raise UsageError(f"--num-seeds: {request.num_seeds} are more than {MOST_NUMBERS:,}")
     if request.ray_address is not None and request.launcher != "ray":
         raise UsageError("--ray-address needs --launcher ray")
     if isinstance(request.num_seeds, int) and seeds:

@@ -19,7 +19,7 @@ from matplotlib.ticker import EngFormatter
 from reproduce.report import frames
 from suite.base.files import write_atomically
 
-KINDS = ("svg", "png", "pdf")
+FORMATS = ("svg", "png", "pdf")
 """Of every figure: for a page, for README, for a paper."""
 STYLE: Any = sns.axes_style("whitegrid") | {"grid.color": ".92", "pdf.fonttype": 42}
 STYLE |= {"svg.fonttype": "none", "svg.hashsalt": "reproduce"}
@@ -188,13 +188,13 @@ def _intervals(rows: pd.DataFrame) -> sns.FacetGrid:
 
 
 def save(grid: sns.FacetGrid, caption: str, directory: Path, name: str) -> list[Path]:
-    """Put the legend above the panels and write a figure in all `KINDS`, without a date."""
+    """Put the legend above the panels and write a figure in all `FORMATS`, without a date."""
     grid.despine(left=True).tight_layout()
     place: dict[str, Any] = {"loc": "lower left", "bbox_to_anchor": (0, 1), "ncol": 4}
     sns.move_legend(grid, title=caption, alignment="left", **place)
     dates = {"svg": {"Date": None}, "pdf": {"CreationDate": None}}
-    paths = [Path(directory) / f"{name}.{kind}" for kind in KINDS]
-    for path, kind in zip(paths, KINDS, strict=True):
+    paths = [Path(directory) / f"{name}.{kind}" for kind in FORMATS]
+    for path, kind in zip(paths, FORMATS, strict=True):
         content = io.BytesIO()
         grid.savefig(content, format=kind, metadata=dates.get(kind), dpi=150)
         path.parent.mkdir(parents=True, exist_ok=True)

@@ -22,7 +22,7 @@ from plotly.offline import get_plotlyjs
 
 from reproduce.judge.aggregates import LEAST, median_times, profile, sides_of
 from reproduce.report import charts, frames
-from reproduce.report.figures import KINDS, OVER_TASKS
+from reproduce.report.figures import FORMATS, OVER_TASKS
 from reproduce.report.tables import COLUMNS, read_report, read_report_table, records
 from reproduce.report.words import (
     explain,
@@ -53,7 +53,7 @@ ASSETS = {
 FIGURES = [
     f"{name}.{kind}"
     for name in ("curves", "curves_by_time", "scores", "throughput", *OVER_TASKS)
-    for kind in KINDS
+    for kind in FORMATS
 ]
 UNFINISHED = ("running", "interrupted", "planned", "left out")
 

@@ -31,9 +31,9 @@ NO_MEMORY = re.compile(r"can(no|')t allocate memory", re.IGNORECASE)
 """What torch says where the machine has no more memory; Python has an error for it."""
 WRONG_PLACES = (FileExistsError, IsADirectoryError, NotADirectoryError, PermissionError)
 """Errors of which the file's name says all that a user needs."""
-MANY = 10_000
+MOST_NUMBERS = 10_000
 """Numbers that a range may name, and seeds of a task."""
-KINDS = {
+WORDS_OF_FLAGS = {
     (int, False): "a whole number such as 256",
     (int, True): "whole numbers such as 64,64",
     (float, False): "a number such as 0.99",
@@ -41,9 +41,12 @@ KINDS = {
     (bool, False): "true or false",
 }
 """What a setting of a type, or a tuple of it, can be."""
-RUN = ("task", "seeds", "env_steps", "protocol", "log_interval")
-RUN += ("evaluation_rule", "evaluation_interval", "evaluation_episodes")
-SPEED = ("device", "tf32", "bfloat16", "cuda_graphs", "num_threads", "env_threads")
+GROUPS = {
+    **dict.fromkeys(("task", "seeds", "env_steps", "protocol", "log_interval"), "run"),
+    **dict.fromkeys(("evaluation_rule", "evaluation_interval", "evaluation_episodes"), "run"),
+    **dict.fromkeys(("device", "tf32", "bfloat16", "cuda_graphs"), "speed"),
+    **dict.fromkeys(("num_threads", "env_threads"), "speed"),
+}
 """Settings by their place in the help; all others are the algorithm's."""
 WIDTH = 100
 CHECKPOINT_MINUTES = 5.0
@@ -175,7 +178,7 @@ def add_settings(parser: Parser, config: Any, *, explains: bool = False) -> Any:
             how["metavar"] = f"{{{','.join(map(str, get_args(hint)))}}}"
         elif any(get_origin(each) is tuple for each in (hint, *get_args(hint))):
             how["nargs"] = "+"
-        group = groups["run" if name in RUN else "speed" if name in SPEED else "algorithm"]
+        group = groups[GROUPS.get(name, "algorithm")]
         group.add_argument(
             f"--{flag}", action=_Setting, hint=hint, default=argparse.SUPPRESS, **how
         )
@@ -230,7 +233,8 @@ def read_value(where: str, hint: Any, words: Sequence[str]) -> Any:
         else:
             read = [kind(word) for word in words]
     except (KeyError, ValueError):
-        allowed = KINDS.get((kind, several)) or f"one of {', '.join(map(str, get_args(kind)))}"
+        choices = ", ".join(map(str, get_args(kind)))
+        allowed = WORDS_OF_FLAGS.get((kind, several)) or f"one of {choices}"
         other = ", or none" if is_optional else ""
         raise UsageError(f"{where} is {allowed}{other}, not {','.join(words)!r}") from None
     return tuple(read) if several else read[0]
@@ -258,8 +262,8 @@ def whole_numbers(text: str) -> list[int]:
     numbers: list[int] = []
     for part in text.split(","):
         ends = re.fullmatch(r"([0-9]{1,18})-([0-9]{1,18})", part)
-        if ends and int(ends[2]) - int(ends[1]) >= MANY:
-            raise argparse.ArgumentTypeError(f"{text!r} are more than {MANY:,}")
+        if ends and int(ends[2]) - int(ends[1]) >= MOST_NUMBERS:
+            raise argparse.ArgumentTypeError(f"{text!r} are more than {MOST_NUMBERS:,}")
         if ends and int(ends[1]) <= int(ends[2]):
             numbers += range(int(ends[1]), int(ends[2]) + 1)
             continue

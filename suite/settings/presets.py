@@ -118,7 +118,7 @@ SOURCE = {**FACTS, **SHARED, "data": Data, "suites": Mapping[str, Any]}
 SUITE = {**SHARED, "default": Literal["suite", "agent"]}
 """`default`: these settings are taken without `--like`; `agent`: and this suite's task without
 `--task`."""
-KINDS = {
+TOML_TYPES = {
     int: "a whole number",
     float: "a number",
     bool: "true or false",
@@ -404,7 +404,7 @@ def _fit(value: Any, hint: Any, where: str) -> Any:
             if required and field.name not in said:
                 raise UsageError(f"{where}.{field.name} is missing")
         return hint(**said)
-    raise UsageError(f"{where}: must be {KINDS[kind]}, not {value!r}")
+    raise UsageError(f"{where}: must be {TOML_TYPES[kind]}, not {value!r}")
 
 
 def find_source(

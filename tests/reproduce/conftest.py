@@ -122,7 +122,7 @@ def read_sources_from(monkeypatch: pytest.MonkeyPatch) -> Iterator[ReadFrom]:
 @pytest.fixture
 def svg_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     """Figures of one kind: the others are the same, and each takes as long."""
-    monkeypatch.setattr(figures, "KINDS", ("svg",))
+    monkeypatch.setattr(figures, "FORMATS", ("svg",))
 
 
 @pytest.fixture

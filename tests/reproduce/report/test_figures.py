@@ -18,7 +18,7 @@ from tests.reproduce.report.tables import NAN, curve, no_rows, over, reference, 
 pytestmark = pytest.mark.usefixtures("svg_alone")
 
 SVG_TEXT = "{http://www.w3.org/2000/svg}text"
-KINDS = figures.KINDS
+FORMATS = figures.FORMATS
 BLUE, ORANGE = frames.PALETTES["ours"][0], frames.PALETTES["judge"][0]
 
 
@@ -87,7 +87,7 @@ def test_figures_are_always_the_same_bytes(tmp_path: Path, monkeypatch: pytest.M
     scores = (score("A", 97.0, 99.0), no_rows("reference_scores"), verdict("A", score_mean=98.0))
     for name in ("first", "second"):
         with monkeypatch.context() as patch:
-            patch.setattr(figures, "KINDS", KINDS)
+            patch.setattr(figures, "FORMATS", FORMATS)
             figures.draw_curves(frame, {"A": "above"}, tmp_path / name)
         figures.draw_scores(frames.final_scores(*scores, {}), {"A": "above"}, tmp_path / name)
         assert mpl.rcParams["svg.fonttype"] == "path"

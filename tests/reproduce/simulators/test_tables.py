@@ -156,7 +156,7 @@ def test_figures_and_page_show_all_engines(tmp_path: Path, monkeypatch: pytest.M
     (folder / "machine.json").write_text('{"machine": {"processor": "P", "cores": 2}}')
     table = measure.read(folder / "turns.csv")
     assert list(table.columns) == list(COLUMNS)
-    monkeypatch.setattr(report_figures, "KINDS", ("svg",))
+    monkeypatch.setattr(report_figures, "FORMATS", ("svg",))
     paths = figures.draw(table, folder)
     assert [path.stem for path in paths] == ["speeds", "threads", "training"]
     said = [path.read_text() for path in paths]
