@@ -67,7 +67,7 @@ from suite.settings.config import (
 )
 from suite.settings.presets import Presets
 from suite.unroll_session import UnrollSession, diagnostics
-from suite.unrolls import Transitions, Unroll
+from suite.unrolls import Unroll, UnrollBatch
 
 BEHAVIOUR = 2  # goes up when the bytes of a run change: see CONTRIBUTING.md
 
@@ -222,7 +222,7 @@ def evaluate_actions(
 
 @torch.no_grad()
 def targets(
-    learner: Learner, config: Config, batch: Transitions, values: Float[Tensor, "T N"]
+    learner: Learner, config: Config, batch: UnrollBatch, values: Float[Tensor, "T N"]
 ) -> tuple[Float[Tensor, "T N"], Float[Tensor, "T N"]]:
     """Return advantages in reward units, and returns in the units of the value head."""
     last_values = learner.network.value(batch.obs[-1])
@@ -231,7 +231,7 @@ def targets(
 
 
 def update(
-    learner: Learner, config: Config, batch: Transitions, learning_rate: float | Tensor
+    learner: Learner, config: Config, batch: UnrollBatch, learning_rate: float | Tensor
 ) -> dict[str, Tensor]:
     """Make one gradient step on one unroll (Algorithm S3).
 

@@ -72,7 +72,7 @@ from suite.settings.config import (
 )
 from suite.settings.presets import Presets
 from suite.unroll_session import UnrollSession
-from suite.unrolls import Transitions, UnrollReplay
+from suite.unrolls import UnrollBatch, UnrollReplay
 
 BEHAVIOUR = 2  # goes up when the bytes of a run change: see CONTRIBUTING.md
 
@@ -280,7 +280,7 @@ class ActorCritic(PolicyNetwork):
         self.critic = None if shared else trunk([q_head])
 
     def unroll(
-        self, batch: Transitions, memory: Float[Tensor, "N M"] | None
+        self, batch: UnrollBatch, memory: Float[Tensor, "N M"] | None
     ) -> tuple[Float[Tensor, "T1 N A"], Float[Tensor, "T1 N A"]]:
         """Return logits and Q of every action in an unroll that began with a memory."""
         outputs = self.actor.unroll(batch.obs, memory, batch.valid)
@@ -325,7 +325,7 @@ class Signals(NamedTuple):
 @torch.no_grad()
 def learning_signals(
     config: Config,
-    batch: Transitions,
+    batch: UnrollBatch,
     logits: Float[Tensor, "T1 N A"],
     q_values: Float[Tensor, "T1 N A"],
     average_logits: Float[Tensor, "T N A"],
@@ -384,7 +384,7 @@ def learning_signals(
 def update(
     learner: Learner,
     config: Config,
-    batch: Transitions,
+    batch: UnrollBatch,
     learning_rate: float | Tensor,
     memory: Float[Tensor, "N M"] | None = None,
 ) -> dict[str, Tensor]:
@@ -436,7 +436,7 @@ def train(config: Config, recorder: Recorder) -> Learner:
     streams = action_stream, replay_stream, count_stream = [*map(session.stream, names)]
     state = {"streams": streams, "behaviour": replay.behaviour, "memory": sampler.memory}
 
-    def learn(batch: Transitions, memory: Tensor) -> None:
+    def learn(batch: UnrollBatch, memory: Tensor) -> None:
         if not batch.is_empty:
             session.update(batch, session.learning_rate, memory)
 

@@ -76,7 +76,7 @@ from suite.settings.config import (
 )
 from suite.settings.presets import Presets
 from suite.unroll_session import UnrollSession
-from suite.unrolls import Transitions, UnrollReplay
+from suite.unrolls import UnrollBatch, UnrollReplay
 
 BEHAVIOUR = 2  # goes up when the bytes of a run change: see CONTRIBUTING.md
 
@@ -327,7 +327,7 @@ class ActorCritic(nn.Module):
         self.critic = trunk((size,), head, generator, hidden_sizes=config.hidden_sizes)
         self.advantage = trunk(pair, head, generator, hidden_sizes=widths)
 
-    def predict(self, batch: Transitions, noise: Tensor) -> "Predictions":
+    def predict(self, batch: UnrollBatch, noise: Tensor) -> "Predictions":
         """Return the networks' outputs on a batch of unrolls; `noise` is that of `update`."""
         length, size = batch.rewards.shape
         rows = batch.obs.flatten(0, 1)  # [(T + 1) * B, O]
@@ -401,7 +401,7 @@ class Signals(NamedTuple):
 
 @torch.no_grad()
 def learning_signals(
-    config: Config, batch: Transitions, predictions: Predictions, average: Gaussian
+    config: Config, batch: UnrollBatch, predictions: Predictions, average: Gaussian
 ) -> Signals:
     """Return targets of Q and V and projected policy gradients (Eqs. 5, 11, 12, 14, 16).
 
@@ -462,7 +462,7 @@ def learning_signals(
 def update(
     learner: Learner,
     config: Config,
-    batch: Transitions,
+    batch: UnrollBatch,
     noise: Float[Tensor, "K T B A"],
     learning_rate: float | Tensor,
 ) -> dict[str, Tensor]:
@@ -514,7 +514,7 @@ def train(config: Config, recorder: Recorder) -> Learner:
     def store(actions: np.ndarray, behaviour: np.ndarray | None, step: Step) -> None:
         replay.add(actions, behaviour, step._replace(rewards=step.rewards * config.reward_scale))
 
-    def learn(batch: Transitions) -> None:
+    def learn(batch: UnrollBatch) -> None:
         if not batch.is_empty:
             shape = (config.num_action_samples + 1, *batch.rewards.shape)
             noise = network.draw_noise(sample_stream, shape)

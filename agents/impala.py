@@ -76,7 +76,7 @@ from suite.settings.config import (
 )
 from suite.settings.presets import Presets
 from suite.unroll_session import UnrollSession, diagnostics
-from suite.unrolls import Transitions
+from suite.unrolls import UnrollBatch
 
 BEHAVIOUR = 5  # goes up when the bytes of a run change: see CONTRIBUTING.md
 
@@ -348,7 +348,7 @@ class ActorCritic(PolicyNetwork):
         )
 
     def unroll(
-        self, batch: Transitions, memory: Float[Tensor, "N M"] | None
+        self, batch: UnrollBatch, memory: Float[Tensor, "N M"] | None
     ) -> tuple[Float[Tensor, "T1 N A"], Float[Tensor, "T1 N"]]:
         """Return logits (or means) and values of an unroll that began with a memory."""
         past = batch.valid, batch.actions, batch.rewards
@@ -380,7 +380,7 @@ def make_learner(config: Config, spaces: Spaces, device: torch.device) -> Learne
 def update(
     learner: Learner,
     config: Config,
-    batch: Transitions,
+    batch: UnrollBatch,
     learning_rate: float | Tensor,
     memory: Float[Tensor, "N M"] | None = None,
 ) -> dict[str, Tensor]:
@@ -435,12 +435,12 @@ def update(
         return diagnostics(numbers, rows, returns.vs, returns.vs - values[:-1], valid)
 
 
-def transitions(experience: Experience, config: Config) -> Transitions:
+def transitions(experience: Experience, config: Config) -> UnrollBatch:
     """Return an unroll's transitions, with the log-probabilities of the policy that acted."""
     batch = experience.unroll.transitions()
     log_probs, _ = log_probs_and_entropies(batch.behaviour, experience.log_stds, batch.actions)
     batch = batch._replace(behaviour=log_probs)
-    return Transitions(*(column[:-1] for column in batch)) if config.drop_last_row else batch
+    return UnrollBatch(*(column[:-1] for column in batch)) if config.drop_last_row else batch
 
 
 ACTING = (

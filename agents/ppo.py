@@ -74,7 +74,7 @@ from suite.settings.config import (
 )
 from suite.settings.presets import Presets
 from suite.unroll_session import UnrollSession, diagnostics
-from suite.unrolls import Transitions, Unroll, shuffled
+from suite.unrolls import Unroll, UnrollBatch, shuffled
 
 BEHAVIOUR = 2  # goes up when the bytes of a run change: see CONTRIBUTING.md
 
@@ -271,7 +271,7 @@ class Rows(NamedTuple):
 
 
 @torch.no_grad()
-def with_advantages(learner: Learner, config: Config, batch: Transitions, memory: Tensor) -> Rows:
+def with_advantages(learner: Learner, config: Config, batch: UnrollBatch, memory: Tensor) -> Rows:
     """Return an unroll with the log-probabilities, values and advantages of the current network."""
     network = learner.network
     outputs, head_values = network.unroll(batch.obs, memory, batch.valid)

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from suite.base.errors import require
 from suite.nets.moments import DeviceMoments
-from suite.unrolls import Transitions
+from suite.unrolls import UnrollBatch
 
 
 def gae(
@@ -47,7 +47,7 @@ def gae(
 
 
 def advantages_and_returns(
-    batch: Transitions,
+    batch: UnrollBatch,
     head_values: Float[Tensor, "T1 N"],
     gae_lambda: float,
     moments: DeviceMoments | None,

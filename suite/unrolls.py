@@ -16,7 +16,7 @@ from suite.nets.networks import prepare
 from suite.settings.config import ReplayConfig, UnrollConfig
 
 
-class Transitions(NamedTuple):
+class UnrollBatch(NamedTuple):
     """Unrolls for an update, on the device; the B columns are environments or draws."""
 
     obs: Tensor
@@ -44,10 +44,10 @@ class Transitions(NamedTuple):
         """Return whether no row is a transition; of two in a row one is, so T is 1."""
         return len(self.valid) == 1 and not self.valid.any()
 
-    def minibatches(self, number: int) -> list["Transitions"]:
+    def minibatches(self, number: int) -> list["UnrollBatch"]:
         """Split the columns into `number` parts, in order."""
         chunks = [column.chunk(number, dim=1) for column in self]
-        return [Transitions(*columns) for columns in zip(*chunks, strict=True)]
+        return [UnrollBatch(*columns) for columns in zip(*chunks, strict=True)]
 
 
 class Outcomes(NamedTuple):
@@ -129,10 +129,10 @@ class Unroll:
             obs = self._obs_moments.standardise(obs, self._config.observation_clip)
         return prepare(obs, self._device, self._frame_factor, out=self.obs[t])
 
-    def transitions(self) -> Transitions:
+    def transitions(self) -> UnrollBatch:
         """Return the transitions for an update; observations and actions are not copied."""
         columns = self.outcomes.tensors(self._device, self._config)
-        return Transitions(self.obs, self.actions, self.behaviour, *columns)
+        return UnrollBatch(self.obs, self.actions, self.behaviour, *columns)
 
 
 def shuffled(
@@ -233,25 +233,25 @@ class UnrollReplay:
             return self._read_obs(np.full((1, len(obs)), self.num_steps), self._envs)[0]
         return self._prepare(obs)
 
-    def newest(self) -> Transitions:
+    def newest(self) -> UnrollBatch:
         """Return the newest unroll of every environment."""
         return self.read(np.full(len(self._envs), self.num_unrolls - 1), self._envs)
 
-    def sample(self, generator: np.random.Generator) -> Transitions:
+    def sample(self, generator: np.random.Generator) -> UnrollBatch:
         """Return one stored unroll of each environment, drawn at random."""
         return self.read(self._draw(generator, len(self._envs)), self._envs)
 
-    def sample_any(self, generator: np.random.Generator, number: int) -> Transitions:
+    def sample_any(self, generator: np.random.Generator, number: int) -> UnrollBatch:
         """Return `number` stored unrolls of any environment, drawn with replacement."""
         numbers = self._draw(generator, number)
         return self.read(numbers, generator.integers(0, len(self._envs), number))
 
-    def read(self, numbers: np.ndarray, envs: np.ndarray) -> Transitions:
+    def read(self, numbers: np.ndarray, envs: np.ndarray) -> UnrollBatch:
         """Return unroll `numbers[i]` (the first is 0) of environment `envs[i]`, for every i."""
         steps = numbers * self._length + np.arange(self._length + 1)[:, None]  # [T + 1, B]
         acted = steps[:-1] % self._num_rows, envs
         outcomes = Outcomes(*(column[acted] for column in self._outcomes))
-        return Transitions(
+        return UnrollBatch(
             self._read_obs(steps, envs),
             torch.from_numpy(self._actions[acted]).to(self._device),
             torch.from_numpy(self.behaviour[acted]).to(self._device),

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from agents import acer
 from suite.nets.optimisers import FlatWeights
-from suite.unrolls import Transitions
+from suite.unrolls import UnrollBatch
 from tests.agents.trainings import (
     ACER_UPDATE,
     CONTROL,
@@ -32,7 +32,7 @@ from tests.slow_lstm import slow_unroll
 TINY = tiny("acer")
 
 
-def random_batch(config: acer.Config, seed: int) -> Transitions:
+def random_batch(config: acer.Config, seed: int) -> UnrollBatch:
     """Return random steps, with the log-probabilities of a policy that acted."""
     batch = random_transitions(config, CONTROL, seed, 3)
     return batch._replace(behaviour=batch.behaviour.log_softmax(-1))

@@ -15,7 +15,7 @@ from torch.distributions import Independent, Normal, kl_divergence
 from agents import acer_continuous as acer
 from suite.envs.vector_env import Spaces
 from suite.nets.optimisers import FlatWeights
-from suite.unrolls import Transitions
+from suite.unrolls import UnrollBatch
 from tests.agents.trainings import (
     ACER_UPDATE,
     CPU,
@@ -36,7 +36,7 @@ CONTROL = Spaces.vectors(4, 3)
 """Spaces with three dimensions of action."""
 
 
-def random_batch(config: acer.Config, seed: int) -> Transitions:
+def random_batch(config: acer.Config, seed: int) -> UnrollBatch:
     """Return random steps, with the distributions of a policy that drew the actions."""
     batch = random_transitions(config, CONTROL, seed, 6)
     means, log_stds = batch.behaviour.chunk(2, -1)

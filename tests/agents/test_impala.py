@@ -20,7 +20,7 @@ from suite.collector import Experience
 from suite.envs.vector_env import Spaces, Step, VectorEnv
 from suite.nets.optimisers import FlatWeights
 from suite.unroll_session import columns_of
-from suite.unrolls import Transitions, Unroll
+from suite.unrolls import Unroll, UnrollBatch
 from tests.agents.trainings import (
     CONTROL,
     CPU,
@@ -248,7 +248,7 @@ class Trace:
         self.rhos: list[float] = []
         update, transitions = impala.update, impala.transitions
 
-        def read(collected: Experience, config: impala.Config) -> Transitions:
+        def read(collected: Experience, config: impala.Config) -> UnrollBatch:
             self.unrolls.append((collected.unroll.obs.clone(), collected.unroll.behaviour.clone()))
             return transitions(collected, config)
 
@@ -390,7 +390,7 @@ def test_rows_hold_the_action_and_everything_it_caused(
     scripted.reward = staticmethod(lambda actions: actions.copy())
     transitions, seen = impala.transitions, []
 
-    def checked(collected: Experience, config: impala.Config) -> Transitions:
+    def checked(collected: Experience, config: impala.Config) -> UnrollBatch:
         unroll, outcomes = collected.unroll, collected.unroll.outcomes
         actions, valid = unroll.actions.numpy().astype(np.float32), outcomes.valid
         np.testing.assert_array_equal(outcomes.rewards[valid], actions[valid])

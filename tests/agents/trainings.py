@@ -17,7 +17,7 @@ from suite.nets.optimisers import RMSprop
 from suite.nets.perceptrons import Ensemble
 from suite.record.recorder import Recorder
 from suite.replay import Batch
-from suite.unrolls import Outcomes, Transitions
+from suite.unrolls import Outcomes, UnrollBatch
 from tests.golden import runner
 
 CPU = torch.device("cpu")
@@ -176,7 +176,7 @@ def random_flags(generator: np.random.Generator, steps: int, num_envs: int) -> t
 
 def random_transitions(
     config: Any, spaces: Spaces, seed: int, behaviour_size: int = 0
-) -> Transitions:
+) -> UnrollBatch:
     """Return one unroll of random steps, with ends of both kinds and ignored rows.
 
     Of the policy that acted it keeps `behaviour_size` standard normal numbers a row; 0: one.
@@ -189,7 +189,7 @@ def random_transitions(
     rewards = rng.normal(size=shape).astype(np.float32)
     outcomes = Outcomes(rewards, *random_flags(rng, *shape))
     discrete = torch.from_numpy(rng.integers(0, spaces.num_outputs, shape))
-    return Transitions(
+    return UnrollBatch(
         numbers(shape[0] + 1, *spaces.obs_shape),
         numbers(shape[0], spaces.num_outputs) if spaces.continuous else discrete,
         numbers(shape[0], *[behaviour_size] * (behaviour_size > 0)),
@@ -197,9 +197,9 @@ def random_transitions(
     )
 
 
-def doubled(batch: Transitions) -> Transitions:
+def doubled(batch: UnrollBatch) -> UnrollBatch:
     """Return the same transitions in float64."""
-    return Transitions(*(each.double() if each.is_floating_point() else each for each in batch))
+    return UnrollBatch(*(each.double() if each.is_floating_point() else each for each in batch))
 
 
 def fields(config: Any) -> set[str]:

@@ -13,7 +13,7 @@ from suite.base.randomness import environment_seeds
 from suite.envs.tasks import find_task
 from suite.envs.vector_env import Spaces, Step, VectorEnv
 from suite.nets.moments import RunningMoments
-from suite.unrolls import Transitions, Unroll, UnrollReplay
+from suite.unrolls import Unroll, UnrollBatch, UnrollReplay
 from tests.agents.trainings import random_flags
 
 CPU = torch.device("cpu")
@@ -68,7 +68,7 @@ def fill(config: Config, spaces: Spaces, num_steps: int) -> tuple[UnrollReplay, 
     return replay, added
 
 
-def drawn(config: Config, batch: Transitions) -> list[tuple[int, int]]:
+def drawn(config: Config, batch: UnrollBatch) -> list[tuple[int, int]]:
     """Return the number of each column's unroll, and its environment; all are whole."""
     steps, envs = np.divmod(batch.rewards.numpy().astype(int), 8)
     numbers = steps[0] // config.unroll_length
@@ -78,7 +78,7 @@ def drawn(config: Config, batch: Transitions) -> list[tuple[int, int]]:
     return list(zip(numbers.tolist(), envs[0].tolist(), strict=True))
 
 
-def assert_same(ours: Transitions, theirs: Transitions) -> None:
+def assert_same(ours: UnrollBatch, theirs: UnrollBatch) -> None:
     for name, column in ours._asdict().items():
         other = getattr(theirs, name)
         assert column.dtype == other.dtype, name

@@ -11,7 +11,7 @@ from agents.a2c import Config
 from suite.envs.vector_env import Spaces
 from suite.nets.networks import Trunk
 from suite.nets.recurrence import LSTM, Memory
-from suite.unrolls import Transitions
+from suite.unrolls import UnrollBatch
 from tests.agents.trainings import CONTROL, SWINGING, doubled, random_transitions
 from tests.perceptrons import draw
 
@@ -38,7 +38,7 @@ def trunk_of(spaces: Spaces | None) -> Trunk:
     return trunk
 
 
-def unroll_of(spaces: Spaces | None) -> tuple[Transitions, Tensor]:
+def unroll_of(spaces: Spaces | None) -> tuple[UnrollBatch, Tensor]:
     """Random steps with ends of both kinds, the ignored rows after them, and a memory before."""
     config = Config(num_envs=ENVS, unroll_length=STEPS)
     batch = doubled(random_transitions(config, spaces or CONTROL, 1))
@@ -48,7 +48,7 @@ def unroll_of(spaces: Spaces | None) -> tuple[Transitions, Tensor]:
     return batch, draw(4, ENVS, 2 * SIZE + further).double()
 
 
-def outputs_of(trunk: Trunk, memory: Tensor | None, batch: Transitions) -> Tensor:
+def outputs_of(trunk: Trunk, memory: Tensor | None, batch: UnrollBatch) -> Tensor:
     return trunk.unroll(batch.obs, memory, batch.valid, batch.actions, batch.rewards)
 
 
