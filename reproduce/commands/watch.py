@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from reproduce.commands import flags
-from reproduce.plan.declared import PLAN
+from reproduce.plan.declared import PLAN, read_plan
 from reproduce.plan.grid import Plan
 from reproduce.plan.make import load_grid, way_on
 from reproduce.plan.request import RUNS
@@ -29,11 +29,11 @@ def find_grid(folder: Path) -> Path:
     One of a sweep that was begun anew lies four folders deep. Controls are left out.
     """
     found = [path for depth in range(5) for path in folder.glob(f"{'*/' * depth}{PLAN}")]
-    paths = [path for path in found if "controls" not in path.relative_to(folder).parts]
-    if not paths:
-        example = "python -m reproduce a2c classic"
-        raise UsageError(f"{folder} holds no grid: start one first, for example by `{example}`")
-    return max(paths, key=lambda path: path.stat().st_mtime_ns).parent
+    for path in sorted(found, key=lambda path: path.stat().st_mtime_ns, reverse=True):
+        if not (read_plan(path) or {}).get("control"):
+            return path.parent
+    example = "python -m reproduce a2c classic"
+    raise UsageError(f"{folder} holds no grid: start one first, for example by `{example}`")
 
 
 def watch(plan: Plan, show: Callable[[Board], None]) -> Board:

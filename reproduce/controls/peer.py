@@ -45,7 +45,6 @@ MEASUREMENT += ("evaluation_rule", "evaluation_interval", "evaluation_episodes")
 class Peer(Program):
     """A program of somebody else, and how it trains one of our agents."""
 
-    name: str
     agent: str
     title: str
     repository: str
@@ -167,7 +166,6 @@ def read_peer(name: str, agent: str) -> Peer:
     said, pinned = _read(name), (GLUE / f"{name}.txt").read_text(encoding="utf-8")
     facts, of = {key: said[key] for key in FACTS}, said[agent]
     return Peer(
-        is_ours=False,
         verb=("control", name),
         prefix=f"{facts['title']}: ",
         pins=dict(line.split("==", 1) for line in pinned.split() if "==" in line),

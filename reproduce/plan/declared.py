@@ -112,7 +112,7 @@ def _is_plan(saved: Any) -> bool:
     steps, numbers, seeds = (saved[name] for name in ("env_steps", "num_seeds", "seeds"))
     counts = (*steps.values(), *numbers.values())
     return (
-        all(isinstance(saved.get(name, ""), str) for name in OPTIONAL)
+        all(isinstance(saved.get(name, ""), str) for name in (*OPTIONAL, "control"))
         and len(steps) > 0
         and list(numbers) == list(steps)
         and all(type(n) is int for n in (*seeds, *counts))

@@ -31,14 +31,19 @@ Group = tuple[Run, ...]
 class Program:
     """The program that trains: our agents' own commands; `controls/peer.py` has the others."""
 
-    is_ours: bool = True
-    """Whether speeds are tabulated, and its sources looked up."""
+    name: str = ""
+    """The peer's; empty: our agents'."""
     verb: Sequence[str] = ()
     """Words of the harness's command before agent and suite."""
     prefix: str = ""
     """What the title of its grids begins with."""
     pins: Mapping[str, str] = field(default_factory=dict)
     """Versions of packages that its runs must have been made with."""
+
+    @property
+    def is_ours(self) -> bool:
+        """Return whether speeds are tabulated, and its sources looked up."""
+        return not self.name
 
     def code(self, agent: str) -> Mapping[str, str]:
         """Return checksums of the files that a run depends on, as they are now."""

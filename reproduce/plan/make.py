@@ -194,6 +194,8 @@ def save_plan(plan: Plan) -> None:
     for name in OPTIONAL:
         if getattr(plan, name) != FIELDS[name].default:
             content[name] = getattr(plan, name)
+    if not plan.program.is_ours:
+        content["control"] = plan.program.name
     content["declared"] = [
         {"task": task, "env_steps": env_steps, "seeds": seeds}
         for (task, env_steps), seeds in declared.items()
@@ -273,10 +275,10 @@ def load_grid(folder: Path) -> Plan:
 
     In `results/published` runs of older code count.
     """
-    if folder.parts[-4:-3] == ("controls",):
-        fix = "give its own command again, which goes on and reports"
-        raise UsageError(f"{folder} is a control, made by {folder.parts[-3]}: {fix}")
     saved = read_grid(folder)
+    if peer := saved.get("control"):
+        fix = "give its own command again, which goes on and reports"
+        raise UsageError(f"{folder} is a control, made by {peer}: {fix}")
     for task in saved["env_steps"]:
         refuse_unimported(task, PLAN)
     config = source_of(saved["agent"], saved["suite"], folder.name).preset.config

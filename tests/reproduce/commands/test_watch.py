@@ -138,9 +138,10 @@ def test_a_runs_directory_shows_the_grid_that_was_started_last(tmp_path: Path) -
         assert find_grid(folder) == second.directory
     assert find_grid(first.directory) == first.directory
     deep = tmp_path / "runs" / "fresh-1" / "gamma=0.9" / "sac-classic" / "tuned"
-    for folder in (tmp_path / "runs" / "controls" / "sb3" / "sac-classic" / "paper", deep):
+    control = tmp_path / "runs" / "controls" / "sb3" / "sac-classic" / "paper"
+    for folder, more in ((deep, {}), (control, {"control": "sb3"})):
         folder.mkdir(parents=True)
-        (folder / "plan.json").write_text(json.dumps(content))
-    assert find_grid(tmp_path / "runs") == deep, "controls were last, and are no grids of ours"
+        (folder / "plan.json").write_text(json.dumps(content | more))
+    assert find_grid(tmp_path / "runs") == deep, "the control was last, and is no grid of ours"
     with refused():
-        find_grid(tmp_path / "runs" / "controls" / "sb3" / "sac-classic" / "paper" / "none")
+        find_grid(control)

@@ -24,7 +24,7 @@ from reproduce.controls.peer import agents_of, make_control, peer_of, peers, rea
 from reproduce.controls.publish import _budgets, check_publishable, publish
 from reproduce.gather import collect, references
 from reproduce.plan.grid import Plan
-from reproduce.plan.make import commands, load_grid, save_plan
+from reproduce.plan.make import commands, load_grid, make_plan, save_plan
 from reproduce.plan.status import check_extensions
 from reproduce.plan.tables import read_table
 from reproduce.run import pool as pooling
@@ -33,7 +33,7 @@ from suite.record.records import KEYS, read_record
 from suite.settings import presets
 from suite.settings.presets import BUDGETS, Presets, read_source
 from tests.messages import refused
-from tests.reproduce.conftest import ReadFrom, Say, recorded, scored
+from tests.reproduce.conftest import ReadFrom, Say, recorded, saved, scored
 from tests.reproduce.run.boards import ends, ignore
 from tests.runs import tree
 
@@ -347,10 +347,15 @@ def test_a_second_task_joins_the_first(install: Install, tmp_path: Path, sources
         check_publishable(other)
 
 
-def test_a_control_is_no_grid_of_ours(tmp_path: Path) -> None:
-    """`watch` and `report` do not take its settings for changed ones."""
+def test_a_control_is_no_grid_of_ours(install: Install, tmp_path: Path) -> None:
+    """`watch` and `report` do not take its settings for changed ones, whatever folders' names."""
+    plan = plan_of(tmp_path)
+    save_plan(plan)
     with refused():
-        load_grid(tmp_path / "controls" / "fake" / "a2c-classic" / "rl_zoo")
+        load_grid(plan.directory)
+    ours = make_plan("a2c", "classic", device="cpu", runs_dir=tmp_path / "controls" / "mine")
+    saved(ours)
+    assert load_grid(ours.directory).directory == ours.directory
 
 
 def test_a_task_has_one_curve(install: Install, tmp_path: Path, sources: Path) -> None:
