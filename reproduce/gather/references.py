@@ -374,8 +374,13 @@ def _comparable(agent: str, task: str, protocol: str) -> pd.DataFrame:
 
 @kept
 def _table(name: str) -> pd.DataFrame:
-    """Return the tables of that name of all sources as one, with a column `source`; read-only."""
-    paths = sorted((*REFERENCES.glob(f"*/{name}.csv"), *REFERENCES.glob(f"*/{name}.csv.xz")))
+    """Return the tables of that name of all sources as one, with a column `source`; read-only.
+
+    A source's compressed table counts where there is only that.
+    """
+    packed = REFERENCES.glob(f"*/{name}.csv.xz")
+    alone = (path for path in packed if not path.with_suffix("").exists())
+    paths = sorted((*REFERENCES.glob(f"*/{name}.csv"), *alone))
     tables = [read_reference_table(path).assign(source=path.parent.name) for path in paths]
     tables += [lent[name] for _, lent in LENT.values() if name in lent]
     none = pd.DataFrame(columns=[*COLUMNS[name], "source"]).astype(dict(COLUMNS[name]))

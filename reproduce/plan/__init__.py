@@ -1,1 +1,1 @@
-"""What to run: tasks and seeds, which runs count, where they go, what they can decide."""
+"""What to run: tasks and seeds, which finished runs count, where they go."""

@@ -1,6 +1,7 @@
 """Reference data: exact numbers, windows, versions that must not mix, and the files' integrity."""
 
 import functools
+import lzma
 import re
 from pathlib import Path
 
@@ -287,6 +288,17 @@ def test_a_window_that_one_run_misses_is_not_averaged(source, rule, protocol, ho
 
 
 BY_SEED = "someone/curves_by_seed.csv"
+
+
+def test_a_table_that_was_unpacked_beside_itself_counts_once(other_sources: Path) -> None:
+    """Every evaluation would be there twice."""
+    content = (other_sources / BY_SEED).read_bytes()
+    (other_sources / f"{BY_SEED}.xz").write_bytes(lzma.compress(content))
+    score = reference_score("new", "someone", "T-v0", 100, "sampled")
+    assert (score and score.mean) == 2.0
+    assert references.single_runs()["source"].tolist().count("someone") == 7
+
+
 MISTAKES = {
     "no columns": ("comparable.csv", ""),
     # every row has a cell too many, which pandas takes for an index
