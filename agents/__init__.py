@@ -22,7 +22,7 @@ def load_policy(run: str | Path) -> Any:
     """
     from suite.base.errors import UsageError
     from suite.policy import read_policy, rebuild_policy
-    from suite.record.records import refuse_damaged
+    from suite.record.reading import refuse_damaged
 
     weights, description = read_policy(Path(run))
     if description["agent"] not in AGENTS:

@@ -27,7 +27,7 @@ from reproduce.report.words import marks, panel_remarks, remarks_on, score_remar
 from suite.base.files import write_atomically, write_json
 from suite.base.hardware import machine, versions
 from suite.envs.tasks import Task, find_suite, find_task
-from suite.record.records import read_record
+from suite.record.reading import read_record
 
 
 def gather(

@@ -17,8 +17,8 @@ from suite.envs.tasks import Task, refuse_unimported
 from suite.envs.vector_env import LARGEST_BOUND, Spaces
 from suite.nets.initialisation import at_most
 from suite.nets.recurrence import EnsembleMemory, Memory
+from suite.settings.older import REMOVED, without_removed
 from suite.settings.presets import ConfigT
-from suite.settings.recorded import REMOVED, without_removed
 
 WEIGHTS, DESCRIPTION = "policy.safetensors", "policy.json"
 LARGEST_DESCRIPTION = 2**16

@@ -22,7 +22,7 @@ from suite.nets.recurrence import EnsembleMemory, Memory
 from suite.policy import save_policy
 from suite.record.manifest import BEST
 from suite.record.recorder import Recorder, status_of
-from suite.record.seed_record import refuse_finished
+from suite.record.seed_folder import refuse_finished
 from suite.settings.command_line import read_command_line
 from suite.settings.config import RunConfig
 from suite.settings.presets import Preset

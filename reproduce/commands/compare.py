@@ -19,7 +19,7 @@ from reproduce.run.view import make_table, say
 from reproduce.words import number
 from suite.base.errors import UsageError
 from suite.envs.tasks import TASKS, folder_of
-from suite.record.records import ENDED
+from suite.record.reading import ENDED
 from suite.settings.command_line import printable
 
 COLUMNS = ("task", "env steps", "A, mean (n)", "B, mean (n)", "B - A [95 %]", "speed B / A")

@@ -36,7 +36,7 @@ from reproduce.words import number, table
 from suite.base.errors import UsageError
 from suite.base.files import write_atomically
 from suite.envs.tasks import SUITES, folder_of
-from suite.record.seed_record import read_entries
+from suite.record.seed_folder import read_entries
 from suite.settings.presets import REFERENCES, read_source
 
 DECIDED = ("reproduced", "above", "below")

@@ -30,7 +30,7 @@ from suite.envs.tasks import Task
 from suite.envs.vector_env import VectorEnv
 from suite.evaluation import evaluate
 from suite.record.manifest import BEST
-from suite.record.records import read_record
+from suite.record.reading import read_record
 from suite.settings.command_line import whole
 from suite.settings.config import ENVIRONMENTS
 

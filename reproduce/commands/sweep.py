@@ -26,7 +26,7 @@ from reproduce.words import counted, number
 from suite.base.errors import UsageError
 from suite.base.files import write_atomically
 from suite.envs.tasks import find_task
-from suite.record.records import ENDED
+from suite.record.reading import ENDED
 from suite.settings.command_line import printable
 
 COLUMNS = (

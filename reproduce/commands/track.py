@@ -23,7 +23,7 @@ from reproduce.words import counted
 from suite.base.errors import UsageError, nearest
 from suite.base.files import check_inside, write_atomically
 from suite.record.live import read_growing_table
-from suite.record.records import ENDED, read_record
+from suite.record.reading import ENDED, read_record
 
 TABLES = ("episodes", "evaluations", "updates", "timing")
 FOLLOW_SECONDS = 10.0

@@ -21,9 +21,9 @@ from suite.base import code, hardware
 from suite.base.errors import UsageError
 from suite.base.files import DAMAGED, read_plain
 from suite.envs.tasks import refuse_unimported
+from suite.record.reading import read_record
 from suite.record.recorder import Recorder
-from suite.record.records import read_record
-from suite.settings.recorded import recorded_settings
+from suite.settings.older import todays_settings
 
 SECONDS = 20.0
 TABLES = ("episodes.csv", "evaluations.csv", "updates.csv")
@@ -171,7 +171,7 @@ def main(argv: Sequence[str]) -> int:
 def train_again(record: Mapping[str, Any], out: str) -> int:
     """Train the runs of a record's process."""
     agent = importlib.import_module(f"agents.{record['agent']}")
-    settings = recorded_settings(agent.Config, record["config"])
+    settings = todays_settings(agent.Config, record["config"])
     values = {name: tuple(v) if isinstance(v, list) else v for name, v in settings.items()}
     run = {key: record[key] for key in ("agent", "suite", "source", "task", "config", "command")}
     config = agent.Config(**values)

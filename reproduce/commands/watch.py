@@ -16,7 +16,7 @@ from reproduce.run.view import View, say
 from suite.base.errors import UsageError
 from suite.record.live import Curves
 from suite.record.manifest import stamp
-from suite.record.records import ENDED
+from suite.record.reading import ENDED
 
 LOOK_SECONDS = 1.0
 IDLE_LOOKS = 5

@@ -27,7 +27,7 @@ from reproduce.plan.status import Code
 from suite.base import code, hardware
 from suite.base.errors import UsageError, nearest
 from suite.envs.tasks import find_task
-from suite.record.records import SCHEMA_VERSION
+from suite.record.reading import SCHEMA_VERSION
 
 GLUE = ROOT / "reproduce" / "controls" / "peers"
 PEERS = ROOT / ".venv-peers"

@@ -23,7 +23,7 @@ from reproduce.plan.tables import runs_of
 from reproduce.run.lease import LOCK
 from suite.base.errors import UsageError
 from suite.base.files import write_atomically
-from suite.record.records import read_record
+from suite.record.reading import read_record
 from suite.settings import presets
 from suite.settings.presets import BUDGETS, CITATION, read_source
 

@@ -22,9 +22,9 @@ from reproduce.plan.presets import Source, presets_of, source_of
 from reproduce.plan.status import NOT_SETTINGS, settings_of
 from suite.base.errors import UsageError, nearest
 from suite.envs.tasks import find_task, folder_of
-from suite.record.records import read_record
+from suite.record.reading import read_record
+from suite.settings.older import todays_settings
 from suite.settings.presets import Data
-from suite.settings.recorded import recorded_settings
 
 MEASURES = ("evaluation_rule", "evaluation_interval", "evaluation_episodes")
 """How returns are measured; of training episodes' the first alone has an effect."""
@@ -160,7 +160,7 @@ def _read(plan: Plan, folder: Path) -> Baseline:
     first = records[0]
     name = f"{first.get('control') or first['agent']} (baseline)"
     known = presets_of(first["agent"]).values() if first["agent"] in AGENTS else [plan.preset]
-    settings = recorded_settings(type(next(iter(known)).config), first["config"])
+    settings = todays_settings(type(next(iter(known)).config), first["config"])
     settings = {key: value for key, value in settings.items() if key not in NOT_SETTINGS}
     return Baseline(name, folder, settings, tuple(runs))
 

@@ -16,7 +16,7 @@ from reproduce.plan.unlearned import known_zero
 from reproduce.run.lease import Holders
 from reproduce.run.log import plain
 from suite.envs.tasks import find_task
-from suite.record.records import read_record
+from suite.record.reading import read_record
 
 Failures = Mapping[tuple[str, int], str]
 """Errors by task and seed."""

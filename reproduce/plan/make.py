@@ -27,7 +27,7 @@ from suite.base.hardware import find_device, num_cores
 from suite.envs.tasks import refuse_unimported
 from suite.settings.command_line import printable, read_value
 from suite.settings.config import refuse_no_evaluations
-from suite.settings.recorded import without_removed
+from suite.settings.older import without_removed
 
 LARGEST = 100
 """Variants of one sweep."""

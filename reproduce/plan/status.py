@@ -19,8 +19,8 @@ from suite.base.errors import UsageError
 from suite.base.files import CHECKPOINT
 from suite.envs.tasks import folder_of
 from suite.record.manifest import BEST, POLICY
-from suite.record.records import ENDED, read_record, seed_of, seeds_of
-from suite.settings.recorded import WITHOUT_EFFECT, recorded_settings
+from suite.record.reading import ENDED, read_record, seed_of, seeds_of
+from suite.settings.older import WITHOUT_EFFECT, todays_settings
 
 if TYPE_CHECKING:
     from reproduce.plan.grid import Plan
@@ -163,7 +163,7 @@ def name_of_settings(config: Any) -> str:
 def differences(plan: "Plan", record: Mapping[str, Any]) -> str:
     """Return which settings, or pinned packages, of a record are not the plan's; empty if none."""
     ours = settings_of(plan.config)
-    theirs = recorded_settings(type(plan.config), record["config"])
+    theirs = todays_settings(type(plan.config), record["config"])
     found = record.get("versions", {})
     pairs = [(k, theirs.get(k, "unknown"), ours.get(k, "unknown")) for k in {**ours, **theirs}]
     pairs += [(name, found.get(name, "unknown"), pin) for name, pin in plan.program.pins.items()]

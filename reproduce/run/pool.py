@@ -34,7 +34,7 @@ from suite.base.errors import UsageError
 from suite.base.files import NO_SPACE, check_inside, write_json
 from suite.base.signals import handled
 from suite.record.manifest import stamp
-from suite.record.records import read_record
+from suite.record.reading import read_record
 from suite.settings.command_line import printable
 
 POLL_SECONDS = 0.5

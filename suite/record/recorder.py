@@ -26,11 +26,11 @@ from suite.base.files import CHECKPOINT, check_inside, open_inside
 from suite.envs.vector_env import Step
 from suite.record.clock import Clock
 from suite.record.manifest import FILES
-from suite.record.records import SCHEMA_VERSION, misnamed
+from suite.record.reading import SCHEMA_VERSION, misnamed
 from suite.record.resumption import ACTIONS, comparable, find, identity_of
-from suite.record.seed_record import (
+from suite.record.seed_folder import (
     ENDS,
-    SeedRecord,
+    SeedFolder,
     Status,
     is_finished,
     now,
@@ -39,7 +39,7 @@ from suite.record.seed_record import (
 )
 from suite.settings.command_line import CHECKPOINT_MINUTES, RunOptions, printable
 from suite.settings.config import refuse_no_evaluations
-from suite.settings.recorded import recorded_settings
+from suite.settings.older import todays_settings
 
 EPISODE_COLUMNS = ("env_steps", "episode_return", "episode_length")
 
@@ -78,7 +78,7 @@ class Recorder:
         self.clock = Clock()
         self._directory = directory
         self._evaluates = run.get("config", {}).get("evaluation_rule") != "training"
-        self._seeds = _records(directory, run, seeds)
+        self._seeds = _seed_folders(directory, run, seeds)
         self.seed_directories = [seed.folder for seed in self._seeds]
         self.checkpoint_directory = self.seed_directories[0] / CHECKPOINT
         self._identity = identity_of(run, self._seeds) | ({"keep_best": True} if keeps_best else {})
@@ -251,8 +251,10 @@ class Recorder:
         self._seeds[i].end(status, error, self.clock.wall_seconds)
 
 
-def _records(directory: Path, run: Mapping[str, Any], seeds: Sequence[int]) -> list[SeedRecord]:
-    """Return the records of seeds that start now, or have finished; nothing is written."""
+def _seed_folders(
+    directory: Path, run: Mapping[str, Any], seeds: Sequence[int]
+) -> list[SeedFolder]:
+    """Return the folders of seeds that start now, or have finished; nothing is written."""
     agent, config = str(run["agent"]), run.get("config", {})
     folders = [directory / f"seed-{seed}" for seed in seeds]
     for folder in folders:
@@ -261,7 +263,7 @@ def _records(directory: Path, run: Mapping[str, Any], seeds: Sequence[int]) -> l
     sources, commit = code.sources(agent), code.revision()["commit"]
     is_dirty = bool(code.uncommitted(sources))
     number = None if is_dirty else code.behaviour(agent)
-    records = []
+    found = []
     for seed, folder in zip(seeds, folders, strict=True):
         entries = {
             "schema_version": SCHEMA_VERSION,
@@ -283,8 +285,8 @@ def _records(directory: Path, run: Mapping[str, Any], seeds: Sequence[int]) -> l
         if wrong := misnamed(folder, entries):
             raise UsageError(f"{folder} names another run (this one {wrong}): choose another --out")
         is_done = is_finished(folder, config.get("env_steps", 0))
-        records.append(SeedRecord(directory, folder, entries, "finished" if is_done else "running"))
-    return records
+        found.append(SeedFolder(directory, folder, entries, "finished" if is_done else "running"))
+    return found
 
 
 def status_of(config: Any, directory: Path, seed: int) -> Status | None:
@@ -293,7 +295,7 @@ def status_of(config: Any, directory: Path, seed: int) -> Status | None:
     ours = json.loads(json.dumps(dataclasses.asdict(config)))
     settings = record.get("config")
     same = isinstance(settings, dict) and (
-        comparable(recorded_settings(type(config), settings), "seeds") == comparable(ours, "seeds")
+        comparable(todays_settings(type(config), settings), "seeds") == comparable(ours, "seeds")
     )
     ended = record.get("status") in ("finished", "diverged") and same
     return record["status"] if ended else None

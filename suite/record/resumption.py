@@ -10,15 +10,15 @@ from suite.base.code import of_code
 from suite.base.errors import UnreadableError, UsageError
 from suite.base.files import CHECKPOINT, extent
 from suite.record.manifest import TABLES
-from suite.record.records import seeds_of
-from suite.record.seed_record import (
+from suite.record.reading import seeds_of
+from suite.record.seed_folder import (
     ENDS,
-    SeedRecord,
+    SeedFolder,
     is_finished,
     read_entries,
     refuse_finished,
 )
-from suite.settings.recorded import WITHOUT_EFFECT
+from suite.settings.older import WITHOUT_EFFECT
 
 ACTIONS = "actions.bin"
 """File of all actions of an unfinished run, in its checkpoint folder."""
@@ -31,7 +31,7 @@ CIRCUMSTANCES = {"processor", "versions", "seeds", "device"}
 may settings."""
 
 
-def find(folder: Path, identity: Mapping[str, Any], seeds: Sequence[SeedRecord]) -> tuple[Any, str]:
+def find(folder: Path, identity: Mapping[str, Any], seeds: Sequence[SeedFolder]) -> tuple[Any, str]:
     """Return the snapshot that these seeds can resume from exactly; else None, and why not.
 
     There is no reason where there is no checkpoint. A `UsageError` refuses to begin a run in place
@@ -56,7 +56,7 @@ def find(folder: Path, identity: Mapping[str, Any], seeds: Sequence[SeedRecord])
     return None, misfit
 
 
-def _refuse_others_progress(seed: SeedRecord) -> None:
+def _refuse_others_progress(seed: SeedFolder) -> None:
     """Refuse to begin a seed that a killed command trained together with others than this one.
 
     That command can go on if it left a checkpoint, none of its seeds has finished and not all have
@@ -96,7 +96,7 @@ def _hardware(entries: Mapping[str, Any], device: object) -> list[Any]:
     return [known.get(name) for name in names]
 
 
-def identity_of(run: Mapping[str, Any], seeds: Sequence[SeedRecord]) -> dict[str, Any]:
+def identity_of(run: Mapping[str, Any], seeds: Sequence[SeedFolder]) -> dict[str, Any]:
     """Return everything that two commands must share to give the same bytes, as JSON values.
 
     `env_steps` may be others when a run goes on: nothing that it does before its end depends on it.
@@ -128,7 +128,7 @@ def comparable(config: Mapping[str, Any], but: str) -> dict[str, Any]:
 
 
 def _fit(
-    folder: Path, identity: Mapping[str, Any], seeds: Sequence[SeedRecord]
+    folder: Path, identity: Mapping[str, Any], seeds: Sequence[SeedFolder]
 ) -> tuple[Any, str, bool]:
     """Return the checkpoint, if any, why it does not fit, and whether another command made it."""
     from suite.base.snapshot import BROKEN, read_snapshot  # imports torch
@@ -170,7 +170,7 @@ def _other_run(content: Mapping[str, Any], identity: Mapping[str, Any]) -> tuple
     return past if is_past else "", changes
 
 
-def _damage(content: Mapping[str, Any], folder: Path, seeds: Sequence[SeedRecord]) -> str:
+def _damage(content: Mapping[str, Any], folder: Path, seeds: Sequence[SeedFolder]) -> str:
     """Return which file of a run is not what its checkpoint says; empty if all are."""
     ends, files_of = content["ends"], content["files"]
     json.dumps(ends, allow_nan=False)

@@ -16,7 +16,7 @@ import numpy as np
 from torch import Tensor, nn
 
 from suite.record.recorder import Recorder
-from suite.settings.recorded import recorded_settings
+from suite.settings.older import todays_settings
 from tests.runs import Killed
 
 TABLES = ("episodes.csv", "evaluations.csv", "updates.csv")
@@ -54,7 +54,7 @@ def configure(agent: Any, settings: Mapping[str, Any]) -> Any:
 
     So the bytes say what the code does under the same settings, whatever its presets are today.
     """
-    settings = recorded_settings(agent.Config, settings)
+    settings = todays_settings(agent.Config, settings)
     values = {name: tuple(v) if isinstance(v, list) else v for name, v in settings.items()}
     return agent.Config(**values)
 

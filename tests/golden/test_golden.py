@@ -7,7 +7,7 @@ from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 import pytest
 
 from suite.base import code
-from suite.settings.recorded import WITHOUT_EFFECT
+from suite.settings.older import WITHOUT_EFFECT
 from tests.golden import runner, trees
 from tests.golden.configurations import RUNS, configure
 

@@ -14,7 +14,7 @@ import torch
 from suite.base import code, hardware
 from suite.base.errors import UsageError
 from suite.base.files import write_atomically
-from suite.settings.recorded import recorded_settings
+from suite.settings.older import todays_settings
 from tests.golden.configurations import RUNS, configure
 
 STORED = Path(__file__).with_name("golden.json")
@@ -93,7 +93,7 @@ def todays_runs(agent: str) -> Orders:
 def of_today(agent: str, order: Any) -> Any:
     """Return a stored run with the settings that are younger than it, at what it ran with."""
     config_class = importlib.import_module(f"agents.{agent}").Config
-    return order | {"settings": recorded_settings(config_class, order["settings"])}
+    return order | {"settings": todays_settings(config_class, order["settings"])}
 
 
 def store(agent: str, runs: Orders, ours: Checksums) -> None:

@@ -30,8 +30,8 @@ from reproduce.run import pool as pooling
 from reproduce.run.processes import End
 from suite.envs.tasks import folder_of
 from suite.record.manifest import COVERED, write_manifest
+from suite.record.reading import KEYS, SCHEMA_VERSION
 from suite.record.recorder import Recorder
-from suite.record.records import KEYS, SCHEMA_VERSION
 from suite.settings.command_line import Parser, run_main
 
 TASK = "Pendulum-v1"

@@ -13,7 +13,7 @@ from reproduce import __main__ as command_line
 from reproduce.commands.export import export_onnx, graph_of, refuse_unable
 from reproduce.plan.grid import PUBLISHED
 from suite.policy import Policy, read_policy, save_policy
-from suite.settings.recorded import recorded_settings
+from suite.settings.older import todays_settings
 from tests.messages import check, refused
 
 pytestmark = pytest.mark.long
@@ -54,7 +54,7 @@ def test_a_graph_acts_as_its_policy(case: str, tmp_path: Path) -> None:
     if case in ("sac_alf", "sac_value"):
         weights, description = read_policy(run)
         module, run = importlib.import_module(f"agents.{case}"), tmp_path
-        settings = recorded_settings(module.Config, description)
+        settings = todays_settings(module.Config, description)
         save_policy(run, weights, {**settings, "agent": case})
     policy = agents.load_policy(run)
     graph, _ = graph_of(policy)

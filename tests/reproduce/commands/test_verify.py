@@ -11,8 +11,8 @@ from agents import a2c
 from reproduce.commands import verify as verifying
 from suite.base import code
 from suite.base.files import compress
-from suite.record.records import read_record
-from suite.settings.recorded import REMOVED
+from suite.record.reading import read_record
+from suite.settings.older import REMOVED
 from tests.messages import check
 from tests.reproduce.conftest import NEVER_BEGUN, Say, reseal
 

@@ -29,7 +29,7 @@ from reproduce.plan.status import check_extensions
 from reproduce.plan.tables import read_table
 from reproduce.run import pool as pooling
 from reproduce.run.pool import launch
-from suite.record.records import KEYS, read_record
+from suite.record.reading import KEYS, read_record
 from suite.settings import presets
 from suite.settings.presets import BUDGETS, Presets, read_source
 from tests.messages import refused

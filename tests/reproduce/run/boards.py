@@ -6,7 +6,7 @@ from typing import Any
 
 from reproduce.plan.grid import Plan
 from reproduce.run.progress import Board
-from suite.record.records import read_record
+from suite.record.reading import read_record
 from tests.reproduce.conftest import TASK
 
 FINISH = """

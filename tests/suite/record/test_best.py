@@ -14,8 +14,8 @@ from reproduce import __main__ as command_line
 from reproduce.commands.evaluate import evaluate_run
 from suite.base.errors import UsageError
 from suite.record.manifest import BEST, leave_out_policy
+from suite.record.reading import read_record
 from suite.record.recorder import Recorder
-from suite.record.records import read_record
 from suite.session import Session
 from tests.runs import flags
 

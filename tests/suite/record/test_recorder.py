@@ -15,7 +15,7 @@ from suite.base import code, files, hardware
 from suite.base.errors import UsageError
 from suite.base.files import write_json
 from suite.envs.vector_env import Step
-from suite.record import manifest, seed_record
+from suite.record import manifest, seed_folder
 from suite.record.clock import TIMING_COLUMNS
 from suite.record.means import Means
 from suite.record.recorder import EPISODE_COLUMNS, Recorder
@@ -197,15 +197,15 @@ def test_of_two_starts_at_once_neither_writes_into_the_others_folder(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Here the second begins both seeds while the first is between its two."""
-    begin, others = seed_record.SeedRecord.begin, list[Recorder]()
+    begin, others = seed_folder.SeedFolder.begin, list[Recorder]()
 
-    def begin_late(self: seed_record.SeedRecord) -> None:
+    def begin_late(self: seed_folder.SeedFolder) -> None:
         if self.folder.name == "seed-2" and not others:
-            monkeypatch.setattr(seed_record.SeedRecord, "begin", begin)
+            monkeypatch.setattr(seed_folder.SeedFolder, "begin", begin)
             others.append(record(tmp_path))
         begin(self)
 
-    monkeypatch.setattr(seed_record.SeedRecord, "begin", begin_late)
+    monkeypatch.setattr(seed_folder.SeedFolder, "begin", begin_late)
     for run in (record(tmp_path), *others):
         with pytest.raises(UsageError, match="was started again by another process"):
             log(run, 10, [1.0, 2.0])
@@ -217,14 +217,14 @@ def test_the_row_that_shows_a_divergence_is_there_before_the_status(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A process that is killed between the two has explained what it says."""
-    run, write = record(tmp_path, [1]), seed_record.write_atomically
+    run, write = record(tmp_path, [1]), seed_folder.write_atomically
     rows = list[list[str]]()
 
     def noted(path: Path, content: bytes) -> None:
         rows.append(lines(tmp_path, 1, "updates.csv"))
         write(path, content)
 
-    monkeypatch.setattr(seed_record, "write_atomically", noted)
+    monkeypatch.setattr(seed_folder, "write_atomically", noted)
     log(run, 10, [np.nan])
     assert rows[0][-1] == "10,5,nan"
 
@@ -241,7 +241,7 @@ def test_an_error_is_recorded_of_every_seed_that_can_be_written(
     def write_manifest(folder: Path, content: bytes) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(seed_record, "write_manifest", write_manifest)
+    monkeypatch.setattr(seed_folder, "write_manifest", write_manifest)
     run = record(tmp_path / "full")
     with pytest.raises(OSError, match="No space"):
         run.finish()
@@ -264,7 +264,7 @@ def test_a_run_is_claimed_before_its_files_change(
         refused.append(path)
         write_json(path, value)
 
-    monkeypatch.setattr(seed_record, "write_json", write)
+    monkeypatch.setattr(seed_folder, "write_json", write)
     new = record(tmp_path, [1])
     assert len(refused) == 2
     log(new, 40, [4.0])
@@ -380,7 +380,7 @@ def test_a_place_that_may_not_be_read_or_written_is_left_alone(
     def forbid(*_: object) -> None:
         raise PermissionError(13, "Permission denied")
 
-    monkeypatch.setattr(seed_record, f"{may_not}_json", forbid)
+    monkeypatch.setattr(seed_folder, f"{may_not}_json", forbid)
     with pytest.raises(UsageError, match=rf"^cannot {may_not} .*seed-1.*: Permission denied$"):
         record(tmp_path, [1])
     assert (tmp_path / "seed-1" / "run.json").read_text() == "old"

@@ -18,7 +18,7 @@ from suite.settings.config import (
     Whole,
     Widths,
 )
-from suite.settings.recorded import REMOVED, without_removed
+from suite.settings.older import REMOVED, without_removed
 from tests.messages import refused
 
 

@@ -11,8 +11,8 @@ import torch
 
 from reproduce.run.ray import folders
 from suite.base.snapshot import Snapshot, read_snapshot, write_snapshot
+from suite.record.reading import read_record
 from suite.record.recorder import Recorder
-from suite.record.records import read_record
 from tests.messages import refused
 
 RUN = {"agent": "sac", "suite": "classic", "source": "paper", "task": "Pendulum-v1"}

@@ -1,8 +1,8 @@
 """Read a run's record and check it against its folder.
 
 A record that ended and contradicts its folder, its manifest or its schema version is `damaged`: it
-never counts as finished, nor does one of another schema version. `suite.settings.recorded` gives
-older records' settings the names of today.
+never counts as finished, nor does one of another schema version. `suite.settings.older` makes
+older records' settings those of today.
 """
 
 import json

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from suite.base.errors import UnreadableError
-from suite.record.records import KEYS, read_record
+from suite.record.reading import KEYS, read_record
 from tests.reproduce.conftest import TASK, pendulum, record_run, reseal
 
 

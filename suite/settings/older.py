@@ -1,4 +1,4 @@
-"""Settings of older records, in today's names and values."""
+"""Settings of older records as those of today."""
 
 import dataclasses
 import json
@@ -36,7 +36,7 @@ WITHOUT_EFFECT = ("env_threads",)
 """Settings that no result depends on: a run may go on with other values of them."""
 
 
-def recorded_settings(config_class: type, settings: Mapping[str, Any]) -> dict[str, Any]:
+def todays_settings(config_class: type, settings: Mapping[str, Any]) -> dict[str, Any]:
     """Return a record's settings of today; one that is younger than the record has its default.
 
     Values are those of JSON: a list for a tuple.

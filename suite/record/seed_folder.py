@@ -28,17 +28,17 @@ from suite.base.files import (
     write_json,
 )
 from suite.record.manifest import FILES, TABLES, stamp, write_manifest
-from suite.record.records import LARGEST_RECORD, Status
+from suite.record.reading import LARGEST_RECORD, Status
 from suite.settings.command_line import printable
 
 ENDS = ("status", "error", "ended_at", "wall_seconds")
 """Entries of `run.json` that change when a seed ends."""
 
 
-class SeedRecord:
-    """A seed's record, which only one process writes.
+class SeedFolder:
+    """A seed's folder, in which only one process writes.
 
-    One that is `finished` has nothing to write any more.
+    One that is `finished` gets nothing more.
     """
 
     def __init__(self, root: Path, folder: Path, entries: dict[str, Any], status: Status) -> None:
