@@ -10,6 +10,7 @@ from typing import Any, get_args
 import pandas as pd
 
 from reproduce.gather import collect, references
+from reproduce.gather.tables import runs_of
 from reproduce.judge import aggregates
 from reproduce.judge.inference import LEVEL
 from reproduce.judge.verdicts import STATUSES, SuiteVerdict, judge_suite, judge_tasks, verdict_table
@@ -19,7 +20,6 @@ from reproduce.plan.grid import Plan, Run
 from reproduce.plan.make import commands
 from reproduce.plan.request import RUNS
 from reproduce.plan.status import Older, by_task
-from reproduce.plan.tables import runs_of
 from reproduce.report import figures, frames
 from reproduce.report.page import FIGURES, write_page
 from reproduce.report.tables import COLUMNS, records

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from agents import AGENTS
-from reproduce.plan.tables import read_table
+from reproduce.gather.tables import read_table
 from reproduce.plan.unlearned import known_zero
 from tests.agents.trainings import module_of
 from tests.runs import run_json

@@ -24,8 +24,7 @@ from reproduce import ROOT
 from reproduce.commands import flags
 from reproduce.judge import error_rates as rates
 from reproduce.judge.inference import LEVEL, holm
-from reproduce.plan.grid import PUBLISHED
-from reproduce.plan.presets import presets_of
+from reproduce.plan.presets import PUBLISHED, presets_of
 from reproduce.plan.status import NOT_SETTINGS
 from reproduce.report import figures, frames
 from reproduce.report.tables import read_report_table, records

@@ -21,7 +21,7 @@ from rich.progress import track
 
 import agents
 from reproduce.commands import flags
-from reproduce.plan.tables import read_table
+from reproduce.gather.tables import read_table
 from reproduce.words import counted, number
 from suite.base.errors import UsageError, require
 from suite.base.hardware import use_threads

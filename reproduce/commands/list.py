@@ -6,8 +6,7 @@ import agents
 from reproduce.commands import flags
 from reproduce.controls import peer
 from reproduce.gather import references
-from reproduce.plan.grid import PUBLISHED
-from reproduce.plan.presets import presets_of
+from reproduce.plan.presets import PUBLISHED, presets_of
 from reproduce.words import counted
 from suite.base.errors import UsageError, nearest
 from suite.envs.tasks import SUITES

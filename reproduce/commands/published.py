@@ -12,8 +12,9 @@ import pandas as pd
 
 from reproduce.commands import flags
 from reproduce.pipeline import gather, write_report
-from reproduce.plan.grid import PUBLISHED, Plan
+from reproduce.plan.grid import Plan
 from reproduce.plan.make import load_grid
+from reproduce.plan.presets import PUBLISHED
 from suite.base.files import compress, compressed
 from suite.envs.tasks import find_task
 from suite.record.manifest import POLICY, TABLES, leave_out_policy

@@ -12,8 +12,7 @@ from typing import Any
 
 import agents
 from reproduce.commands import flags
-from reproduce.plan.grid import PUBLISHED
-from reproduce.plan.presets import check_agent
+from reproduce.plan.presets import PUBLISHED, check_agent
 from reproduce.plan.status import number_of, recorded_processor, records_below
 from reproduce.run.log import last_lines
 from reproduce.run.processes import AgentProcess

@@ -17,9 +17,9 @@ from filelock import FileLock
 from reproduce.controls.peer import SUFFIX, peer_of
 from reproduce.gather import collect
 from reproduce.gather.baseline import mean_curves, rows_of_runs
+from reproduce.gather.tables import runs_of
 from reproduce.plan.grid import Plan
 from reproduce.plan.make import commands
-from reproduce.plan.tables import runs_of
 from reproduce.run.lease import LOCK
 from suite.base.errors import UsageError
 from suite.base.files import write_atomically

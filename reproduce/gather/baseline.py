@@ -14,7 +14,7 @@ import pandas as pd
 from agents import AGENTS
 from reproduce.gather import collect
 from reproduce.gather.references import COLUMNS, lend
-from reproduce.plan import grid as planning
+from reproduce.plan import presets
 from reproduce.plan.declared import PLAN, declared_in
 from reproduce.plan.grid import Plan, Run
 from reproduce.plan.make import read_grid
@@ -120,7 +120,7 @@ def _find(plan: Plan) -> Path:
         raise _refusal(plan, f"it is no folder of a grid, and no agent{near}")
     has_source = (plan.suite, plan.source) in presets_of(asked)
     theirs = source_of(asked, plan.suite, plan.source if has_source else None)
-    for root in (plan.runs_dir, plan.runs_dir.parent, planning.PUBLISHED):
+    for root in (plan.runs_dir, plan.runs_dir.parent, presets.PUBLISHED):
         folder = theirs.folder(root)
         if (folder / PLAN).exists() and folder != plan.directory:
             return folder

@@ -10,8 +10,8 @@ import numpy as np
 import pandas as pd
 
 from reproduce.gather.references import in_window
+from reproduce.gather.tables import SHARES, read_table
 from reproduce.plan.grid import Plan, Run
-from reproduce.plan.tables import SHARES, read_table
 from reproduce.plan.unlearned import known_zero
 from reproduce.run.lease import Holders
 from reproduce.run.log import plain

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import pandas as pd
 
-from reproduce.plan.tables import LARGEST_NUMBER
+from reproduce.gather.tables import LARGEST_NUMBER
 from suite.base.errors import UsageError
 from suite.base.files import LARGEST_TABLE, open_regular
 from suite.settings.config import MOST_STEPS

@@ -52,7 +52,7 @@ Cells = Iterator[tuple[str, str, str, Sequence[float]]]
 """Cells of tables: the table's title, row, column, and shares of simulated checks."""
 
 
-class Judged(NamedTuple):
+class ManyVerdicts(NamedTuple):
     """Many simulated tasks, each judged by all its seeds."""
 
     ours: Sample
@@ -101,7 +101,7 @@ def resampled(scores: Float[np.ndarray, " runs"]) -> Sides:
     )
 
 
-def judge_many(ours: Scores, theirs: Scores) -> Judged:
+def judge_many(ours: Scores, theirs: Scores) -> ManyVerdicts:
     """Judge many tasks as `verdicts.judge` judges one."""
     now, reference = inference.sample(ours), inference.sample(theirs)
     margin = MARGIN_FRACTION * np.asarray(reference.mean)
@@ -111,7 +111,7 @@ def judge_many(ours: Scores, theirs: Scores) -> Judged:
     if ours.shape[-1] < inference.MIN_SEEDS_APART:
         untested |= inference.lies_apart(ours, margin)
     names[untested] = "inconclusive"
-    return Judged(now, reference, names, test, ~untested)
+    return ManyVerdicts(now, reference, names, test, ~untested)
 
 
 def simulate(

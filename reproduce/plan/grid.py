@@ -10,7 +10,6 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from reproduce import ROOT
 from reproduce.plan import speeds
 from reproduce.plan.request import Request
 from reproduce.plan.resources import Cluster, default_workers, gpus_of
@@ -19,9 +18,6 @@ from suite.base.code import behaviour, sources, uncommitted
 from suite.base.hardware import num_cores
 from suite.envs.tasks import Protocol
 from suite.settings.presets import Preset
-
-PUBLISHED = ROOT / "results" / "published"
-
 
 Group = tuple[Run, ...]
 """The runs that one process trains together: of one task."""

@@ -12,7 +12,7 @@ from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any, get_args, get_origin, get_type_hints
 
-from reproduce.plan import grid as planning
+from reproduce.plan import presets
 from reproduce.plan.declared import MIN_SEEDS, PLAN, declared_in, keep_declared, read_plan
 from reproduce.plan.grid import Plan
 from reproduce.plan.presets import source_of, tasks_of
@@ -253,7 +253,7 @@ def _python() -> str:
 def load_plan(agent: str, suite: str, source: str | None, runs_dir: Path) -> Plan:
     """Return the plan that was last run in its place; a `UsageError` if none was."""
     found = source_of(agent, suite, source)
-    folder, published = found.folder(runs_dir), found.folder(planning.PUBLISHED)
+    folder, published = found.folder(runs_dir), found.folder(presets.PUBLISHED)
     if (published / PLAN).exists() and not (folder / PLAN).exists():
         raise UsageError(f"nothing was run in {folder}; our runs are in {published}")
     return load_grid(folder)
@@ -290,7 +290,7 @@ def load_grid(folder: Path) -> Plan:
     request = Request(**asked)
     check(request)
     plan = keep_declared(dataclasses.replace(_decide(request), device=saved["device"]))
-    is_published = folder.resolve().is_relative_to(planning.PUBLISHED.resolve())
+    is_published = folder.resolve().is_relative_to(presets.PUBLISHED.resolve())
     return dataclasses.replace(plan, behaviours=_newest(folder)) if is_published else plan
 
 

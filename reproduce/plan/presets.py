@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import agents
+from reproduce import ROOT
 from suite.base.errors import UsageError, nearest
 from suite.base.files import NO_SPACE
 from suite.envs.tasks import SUITES, find_suite, find_task
@@ -15,6 +16,10 @@ from suite.settings.presets import Preset, find_source
 
 if TYPE_CHECKING:
     from reproduce.plan.grid import Plan
+
+
+PUBLISHED = ROOT / "results" / "published"
+"""Folder of our published grids."""
 
 
 class Source(NamedTuple):

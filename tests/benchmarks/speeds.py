@@ -29,9 +29,9 @@ from unittest.mock import patch
 import numpy as np
 
 import agents
-from reproduce.plan.grid import PUBLISHED
+from reproduce.gather.tables import read_table
+from reproduce.plan.presets import PUBLISHED
 from reproduce.plan.speeds import SPEEDS, Speed, products_per_second, read_speeds, warm_up_steps
-from reproduce.plan.tables import read_table
 from reproduce.run.processes import THREADING
 from suite.base.files import write_atomically
 from suite.base.hardware import machine

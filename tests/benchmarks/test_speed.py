@@ -5,8 +5,8 @@ from typing import Any
 import pytest
 
 from reproduce.pipeline import gather
-from reproduce.plan.grid import PUBLISHED
 from reproduce.plan.make import load_plan
+from reproduce.plan.presets import PUBLISHED
 from reproduce.speed.workloads import WORKLOADS, build
 
 pytestmark = pytest.mark.further  # `make bench` alone runs them

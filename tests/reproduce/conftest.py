@@ -18,13 +18,13 @@ from reproduce import __main__ as command_line
 from reproduce.gather import references
 from reproduce.gather.collect import Failures, collect
 from reproduce.gather.references import ReferenceScore
+from reproduce.gather.tables import runs_of
 from reproduce.pipeline import gather, write_report
-from reproduce.plan import grid as planning
+from reproduce.plan import presets
 from reproduce.plan.grid import Plan, Program
 from reproduce.plan.make import make_plan, save_plan
 from reproduce.plan.request import add_flags, read_request
 from reproduce.plan.status import Run
-from reproduce.plan.tables import runs_of
 from reproduce.report import figures, page
 from reproduce.run import pool as pooling
 from reproduce.run.processes import End
@@ -88,7 +88,7 @@ def recorded(plan: Plan, failures: Failures = MappingProxyType({})) -> dict[str,
 def published(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """An empty `results/published` of the test's own, so that no grid of ours is a baseline."""
     folder = tmp_path / "published"
-    monkeypatch.setattr(planning, "PUBLISHED", folder)
+    monkeypatch.setattr(presets, "PUBLISHED", folder)
     return folder
 
 

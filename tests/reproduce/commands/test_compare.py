@@ -10,7 +10,8 @@ import pytest
 
 from reproduce import __main__ as command_line
 from reproduce.commands.compare import compare
-from reproduce.plan.grid import PUBLISHED, Plan
+from reproduce.plan.grid import Plan
+from reproduce.plan.presets import PUBLISHED
 from reproduce.plan.unlearned import known_zero
 from tests.messages import check, refused
 from tests.reproduce.conftest import TASK, Say, pendulum, record_run, reseal

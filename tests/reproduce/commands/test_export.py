@@ -11,7 +11,7 @@ import torch
 import agents
 from reproduce import __main__ as command_line
 from reproduce.commands.export import export_onnx, graph_of, refuse_unable
-from reproduce.plan.grid import PUBLISHED
+from reproduce.plan.presets import PUBLISHED
 from suite.policy import Policy, read_policy, save_policy
 from suite.settings.older import todays_settings
 from tests.messages import check, refused

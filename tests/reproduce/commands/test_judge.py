@@ -12,7 +12,7 @@ from reproduce.__main__ import main
 from reproduce.commands.judge import judge_curves as judge_read
 from reproduce.commands.judge import score_runs
 from reproduce.gather.others import COLUMNS, read_curves
-from reproduce.plan.grid import PUBLISHED
+from reproduce.plan.presets import PUBLISHED
 from reproduce.report.tables import read_report_table
 from suite.base.errors import UsageError
 from tests.messages import check, refused

@@ -13,9 +13,10 @@ import pytest
 from reproduce import ROOT
 from reproduce.commands import published as publishing
 from reproduce.commands.published import find_plans, refresh
-from reproduce.plan.grid import PUBLISHED, Plan
+from reproduce.gather.tables import read_table
+from reproduce.plan.grid import Plan
 from reproduce.plan.make import make_plan
-from reproduce.plan.tables import read_table
+from reproduce.plan.presets import PUBLISHED
 from suite.base.files import read_json
 from tests.messages import refused
 from tests.reproduce.conftest import Say, planned, record_run, reseal, saved

@@ -23,10 +23,10 @@ from reproduce.controls import peer as control
 from reproduce.controls.peer import agents_of, make_control, peer_of, peers, read_peer
 from reproduce.controls.publish import _budgets, check_publishable, publish
 from reproduce.gather import collect, references
+from reproduce.gather.tables import read_table
 from reproduce.plan.grid import Plan
 from reproduce.plan.make import commands, load_grid, make_plan, save_plan
 from reproduce.plan.status import check_extensions
-from reproduce.plan.tables import read_table
 from reproduce.run import pool as pooling
 from reproduce.run.pool import launch
 from suite.record.reading import KEYS, read_record

@@ -11,8 +11,8 @@ import pandas as pd
 import pytest
 
 from reproduce.gather import collect
+from reproduce.gather.tables import SHARES, read_table
 from reproduce.plan.grid import Plan
-from reproduce.plan.tables import SHARES, read_table
 from reproduce.plan.unlearned import Zero, known_zero
 from reproduce.report.tables import COLUMNS
 from suite.record.clock import TIMING_COLUMNS

@@ -8,9 +8,9 @@ import pandas as pd
 import pytest
 
 from reproduce.commands.judge import judge_curves
+from reproduce.gather import tables as recorded
 from reproduce.gather.others import read_curves
-from reproduce.plan import tables as recorded
-from reproduce.plan.grid import PUBLISHED
+from reproduce.plan.presets import PUBLISHED
 from tests.bombs import Bomb
 from tests.messages import refused
 

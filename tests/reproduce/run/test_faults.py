@@ -24,10 +24,10 @@ from hypothesis import strategies as st
 from rich.console import Console
 
 from reproduce.commands import grid
+from reproduce.gather.tables import read_table
 from reproduce.pipeline import tally
 from reproduce.plan.grid import Plan
 from reproduce.plan.status import refuse_mixture
-from reproduce.plan.tables import read_table
 from reproduce.run import lease as leasing
 from reproduce.run import processes
 from reproduce.run.lease import LATE_SECONDS, Holders, Leases
