@@ -1,9 +1,7 @@
 """`AGENT SUITE`: run a grid and report it."""
 
-import webbrowser
 from argparse import RawDescriptionHelpFormatter
 from collections.abc import Sequence
-from dataclasses import replace
 from functools import partial
 from importlib.metadata import distributions
 from typing import Any
@@ -14,7 +12,7 @@ from rich.table import Table
 from reproduce.commands import flags
 from reproduce.plan.declared import keep_declared
 from reproduce.plan.grid import Plan
-from reproduce.plan.make import command_of, folder_name, make_plan, save_plan, variants_of, way_on
+from reproduce.plan.make import make_plan, save_plan, way_on
 from reproduce.plan.presets import check_trainable, presets_of, skipped_tasks
 from reproduce.plan.request import Request, add_flags, read_request, started_anew
 from reproduce.plan.resources import Cluster, check_memory, check_writable
@@ -53,11 +51,13 @@ def main(argv: Sequence[str]) -> int:
 
 
 def _run(request: Request, cluster: Cluster | None) -> int:
-    chosen = variants_of(request.agent, request.suite, request.source, request.settings)
+    if any(set(setting) & {",", "/"} for setting in request.settings):  # may be several values
+        from reproduce.commands import sweep
+
+        if len(chosen := sweep.combinations(request)) > 1:
+            return sweep.run_all(started_anew(request), cluster, chosen)
     request = started_anew(request)
-    if len(chosen) > 1:
-        return _run_sweep(request, cluster, chosen)
-    plan, console = _make_plan(request, cluster), flags.make_console()
+    plan, console = checked_plan(request, cluster), flags.make_console()
     console.print(plan_table(plan))
     _say_outlook(plan, console)
     lines = skipped_tasks(plan) if request.tasks is None else []
@@ -74,25 +74,6 @@ def _run(request: Request, cluster: Cluster | None) -> int:
     return 0 if request.dry_run else run_plan(plan, console)
 
 
-def _run_sweep(request: Request, cluster: Cluster | None, chosen: Sequence[Sequence[str]]) -> int:
-    from reproduce.commands import sweep
-
-    root, plans = request.runs_dir, []
-    for settings in chosen:
-        each = replace(request, settings=settings, runs_dir=root / folder_name(settings))
-        plans.append(_make_plan(each, cluster, is_variant=True))
-    variants, console = sweep.variants_of(plans), flags.make_console()
-    console.print(sweep.plan_table(variants))
-    if request.dry_run:
-        return 0
-    name = f"sweep-{plans[0].name.replace('/', '-')}-{folder_name([*variants])}"
-    path = root / f"{name}.csv"
-    status = sweep.run(variants, path, console, command_of(request))
-    if request.open and status != 130:
-        webbrowser.open(path.with_suffix(".svg").absolute().as_uri())
-    return status
-
-
 def _say_outlook(plan: Plan, console: Console) -> None:
     from reproduce.judge import outlook
 
@@ -103,7 +84,11 @@ def _say_outlook(plan: Plan, console: Console) -> None:
         say(console, line)
 
 
-def _make_plan(request: Request, cluster: Cluster | None, *, is_variant: bool = False) -> Plan:
+def checked_plan(request: Request, cluster: Cluster | None, *, is_variant: bool = False) -> Plan:
+    """Return the plan of a request; a `UsageError` if it must not be trained.
+
+    Where no seeds are asked for, a grid also has those that it was begun with; a sweep's do not.
+    """
     from reproduce.gather.baseline import with_baseline
     from reproduce.judge.outlook import refuse_early
 

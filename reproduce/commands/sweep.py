@@ -4,8 +4,15 @@ Every variant is a plan of its own in a runs folder that its settings name; it r
 reported, like any other.
 """
 
+import hashlib
+import itertools
+import math
+import re
+import webbrowser
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
+from typing import Any, get_args, get_origin, get_type_hints
 
 import numpy as np
 import pandas as pd
@@ -13,11 +20,16 @@ from rich.console import Console, Group
 from rich.text import Text
 
 from reproduce.commands.compare import interval, refuse_different
-from reproduce.commands.grid import train
+from reproduce.commands.flags import make_console
+from reproduce.commands.grid import checked_plan, train
 from reproduce.judge import outlook
 from reproduce.judge.inference import holm
 from reproduce.pipeline import gather, write_report
 from reproduce.plan.grid import Plan
+from reproduce.plan.make import changes_of, command_of
+from reproduce.plan.presets import source_of
+from reproduce.plan.request import Request
+from reproduce.plan.resources import Cluster
 from reproduce.plan.status import name_of_settings, refuse_changed
 from reproduce.report import figures, frames
 from reproduce.report.words import mean_and_spread, with_interval
@@ -33,12 +45,73 @@ COLUMNS = (
     *("task", "variant", "env_steps", "rule", "num_seeds", "score_mean", "score_std"),
     *("difference", "ci_low", "ci_high", "p", "p_holm"),
 )
+LARGEST = 100
+"""Variants of one sweep."""
+LONGEST_NAME = 120
+"""Characters of a folder's name before it is shortened; file systems take 255."""
 Variants = Mapping[str, Plan]
 """Plans by the values in which they differ; the others are compared with the first."""
 COMPARED = (
     ", with Welch's 95 % interval of this comparison alone; "
     "p: that nothing differs, adjusted for the number of comparisons, {} (Holm)"
 )
+
+
+def combinations(request: Request) -> list[tuple[str, ...]]:
+    """Return the `--set` of every variant that is asked for, the first values first.
+
+    `gamma=0.98,0.99 tau=0.005,0.01` asks for every combination. Where a value is a list of its own,
+    commas separate its entries, and slashes the values: `hidden_sizes=64,64/256,256`.
+    """
+    for setting in request.settings:
+        changes_of([setting])
+    config = source_of(request.agent, request.suite, request.source).preset.config
+    choices = [_values(config, setting) for setting in request.settings]
+    count = math.prod(map(len, choices))
+    if count > LARGEST:
+        each = " x ".join(str(len(values)) for values in choices if len(values) > 1)
+        raise UsageError(
+            f"--set: {each} = {count:,} variants are more than {LARGEST}: name fewer values"
+        )
+    return list(itertools.product(*choices))
+
+
+def _values(config: Any, setting: str) -> list[str]:
+    key, _, text = setting.partition("=")
+    hint = get_type_hints(type(config)).get(key.replace("-", "_"))
+    is_list = tuple in map(get_origin, (hint, *get_args(hint)))
+    values = text.split("/" if is_list else ",")
+    if len(values) > 1 and not all(values):
+        raise UsageError(f"--set: {setting!r} has an empty value")
+    if len(set(values)) < len(values):
+        raise UsageError(f"--set: {setting!r} names a value twice")
+    return [f"{key}={value}" for value in values]
+
+
+def folder_name(settings: Sequence[str]) -> str:
+    """Return the name of a variant's runs folder: its settings."""
+    name = ",".join(re.sub(r"[^\w.=+-]", "-", setting) for setting in settings)
+    if len(name) <= LONGEST_NAME:
+        return name
+    return f"{name[:LONGEST_NAME]}-{hashlib.sha256(name.encode()).hexdigest()[:8]}"
+
+
+def run_all(request: Request, cluster: Cluster | None, chosen: Sequence[Sequence[str]]) -> int:
+    """Plan the chosen variants, run them unless it is a dry run, and return the exit status."""
+    root, plans = request.runs_dir, []
+    for settings in chosen:
+        each = replace(request, settings=settings, runs_dir=root / folder_name(settings))
+        plans.append(checked_plan(each, cluster, is_variant=True))
+    variants, console = variants_of(plans), make_console()
+    console.print(plan_table(variants))
+    if request.dry_run:
+        return 0
+    name = f"sweep-{plans[0].name.replace('/', '-')}-{folder_name([*variants])}"
+    path = root / f"{name}.csv"
+    status = run(variants, path, console, command_of(request))
+    if request.open and status != 130:
+        webbrowser.open(path.with_suffix(".svg").absolute().as_uri())
+    return status
 
 
 def variants_of(plans: Sequence[Plan]) -> Variants:

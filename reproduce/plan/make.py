@@ -1,16 +1,12 @@
 """Make a plan from a request, and a request of a plan: as a command, and as `plan.json`."""
 
 import dataclasses
-import hashlib
-import itertools
-import math
-import re
 import shlex
 import shutil
 import sys
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, get_args, get_origin, get_type_hints
+from typing import Any, get_type_hints
 
 from reproduce.plan import presets
 from reproduce.plan.declared import MIN_SEEDS, PLAN, declared_in, keep_declared, read_plan
@@ -29,10 +25,6 @@ from suite.settings.command_line import printable, read_value
 from suite.settings.config import refuse_no_evaluations
 from suite.settings.older import without_removed
 
-LARGEST = 100
-"""Variants of one sweep."""
-LONGEST_NAME = 120
-"""Characters of a folder's name before it is shortened; file systems take 255."""
 THREADS = {
     "num_threads": "is 1 in every process",
     "env_threads": "is 1 in every process, and its share of the cores that no run keeps busy",
@@ -135,49 +127,6 @@ def refuse_scoreless(config: Any) -> None:
             f"{counted(config.num_envs, 'environment')} ends before {first:,}; use --env-steps "
             f"{10 * first} or more"
         )
-
-
-def variants_of(
-    agent: str, suite: str, source: str | None, settings: Collection[str]
-) -> list[tuple[str, ...]]:
-    """Return the `--set` of every variant, the first values first; one where nothing varies.
-
-    `gamma=0.98,0.99 tau=0.005,0.01` asks for every combination. Where a value is a list of its own,
-    commas separate its entries, and slashes the values: `hidden_sizes=64,64/256,256`.
-    """
-    if not any(set(setting) & {",", "/"} for setting in settings):
-        return [tuple(settings)]  # without torch, which presets need
-    for setting in settings:
-        changes_of([setting])
-    config = source_of(agent, suite, source).preset.config
-    choices = [_values(config, setting) for setting in settings]
-    count = math.prod(map(len, choices))
-    if count > LARGEST:
-        each = " x ".join(str(len(values)) for values in choices if len(values) > 1)
-        raise UsageError(
-            f"--set: {each} = {count:,} variants are more than {LARGEST}: name fewer values"
-        )
-    return list(itertools.product(*choices))
-
-
-def folder_name(settings: Sequence[str]) -> str:
-    """Return the name of a variant's runs folder: its settings."""
-    name = ",".join(re.sub(r"[^\w.=+-]", "-", setting) for setting in settings)
-    if len(name) <= LONGEST_NAME:
-        return name
-    return f"{name[:LONGEST_NAME]}-{hashlib.sha256(name.encode()).hexdigest()[:8]}"
-
-
-def _values(config: Any, setting: str) -> list[str]:
-    key, _, text = setting.partition("=")
-    hint = get_type_hints(type(config)).get(key.replace("-", "_"))
-    is_list = tuple in map(get_origin, (hint, *get_args(hint)))
-    values = text.split("/" if is_list else ",")
-    if len(values) > 1 and not all(values):
-        raise UsageError(f"--set: {setting!r} has an empty value")
-    if len(set(values)) < len(values):
-        raise UsageError(f"--set: {setting!r} names a value twice")
-    return [f"{key}={value}" for value in values]
 
 
 def save_plan(plan: Plan) -> None:

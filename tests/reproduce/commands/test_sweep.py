@@ -14,7 +14,7 @@ from reproduce.commands import sweep
 from reproduce.commands.flags import make_console
 from reproduce.pipeline import gather
 from reproduce.plan.grid import Plan, Program
-from reproduce.plan.make import folder_name, variants_of
+from reproduce.plan.request import Request
 from tests.reproduce.conftest import TASK, Say, pendulum, record_run
 
 WORDS = ["sac", "classic", "--tasks", TASK, "--env-steps", "1000", "--seeds", "1-3"]
@@ -23,7 +23,7 @@ WORDS += ["--device", "cpu", "--set", "gamma=0.9,0.99", "tau=0.01"]
 
 def grid(runs_dir: Path, *settings: str, tasks: tuple[str, ...] = (TASK,)) -> Plan:
     """A variant in a folder that its settings name."""
-    return pendulum(runs_dir / folder_name(settings), tasks=tasks, settings=settings)
+    return pendulum(runs_dir / sweep.folder_name(settings), tasks=tasks, settings=settings)
 
 
 def record(plan: Plan, *scores: float, task: str = TASK) -> None:
@@ -51,16 +51,17 @@ def test_a_sweep_is_a_product(
     agent: str, settings: list[str], variants: list[tuple[str, ...]]
 ) -> None:
     """Commas separate values, slashes those that are lists of their own; the first comes first."""
-    assert variants_of(agent, "classic", None, settings) == variants
+    asked = Request(agent=agent, suite="classic", settings=settings)
+    assert sweep.combinations(asked) == variants
 
 
 def test_a_folder_is_named_by_all_settings() -> None:
     """Whatever they hold, within what a file system takes; two variants never share one."""
-    assert folder_name(["gamma=0.9", "hidden_sizes=8,8"]) == "gamma=0.9,hidden_sizes=8-8"
-    assert "/" not in folder_name(["gamma=../x"])
+    assert sweep.folder_name(["gamma=0.9", "hidden_sizes=8,8"]) == "gamma=0.9,hidden_sizes=8-8"
+    assert "/" not in sweep.folder_name(["gamma=../x"])
     long = [f"gamma={'9' * 300}{i}" for i in range(2)]
-    assert len({folder_name([setting]) for setting in long}) == 2
-    assert max(len(folder_name([setting])) for setting in long) < 255
+    assert len({sweep.folder_name([setting]) for setting in long}) == 2
+    assert max(len(sweep.folder_name([setting])) for setting in long) < 255
 
 
 def test_variants_are_compared_with_the_first_and_their_number_is_counted(tmp_path: Path) -> None:
