@@ -67,7 +67,9 @@ def _read(runs: Path) -> tuple[str, dict[str, Records], dict[str, dict[Path, str
             folder = folder_of(record["task"]) or run.parent.name  # a damaged record does not say
             others.setdefault(folder, {})[run] = record["status"]
     if not found:
-        raise UsageError(f"{runs} holds no runs that ended ([<task>/]seed-<k>/run.json)")
+        grid = next((run.parents[1] for run in sorted(runs.glob("*-*/*/*/seed-*"))), None)
+        fix = f": name a grid, such as {grid}" if grid else ""
+        raise UsageError(f"{runs} holds no runs that ended ([<task>/]seed-<k>/run.json){fix}")
     if len(makers) > 1:
         several = " and ".join(f"{maker} ({run})" for maker, run in makers.items())
         raise UsageError(f"{runs} holds runs of {several}: name a folder of one of them")
@@ -85,8 +87,9 @@ def _row(task: str, runs_a: Records, runs_b: Records) -> dict[str, Any]:
     random = known_zero(task, next(iter(protocols), "")).random
     diverged = [run for run, record in runs.items() if record["status"] == "diverged"]
     scores = {run: random if run in diverged else score(run, rule, env_steps) for run in runs}
-    none = f"no score at {env_steps:,} steps"
-    left_out = {run: none for run, found in scores.items() if math.isnan(found)}
+    none, unknown = f"no score at {env_steps:,} steps", "diverged; a random score is unknown"
+    absent = [run for run, found in scores.items() if math.isnan(found)]
+    left_out = {run: unknown if run in diverged else none for run in absent}
     a, b = (
         np.array([scores[run] for run in side if run not in left_out], dtype=np.float64)
         for side in (runs_a, runs_b)
@@ -134,9 +137,8 @@ def interval(
 def main(argv: Sequence[str]) -> int:
     """Print a before-and-after table of two folders of runs."""
     parser = flags.make_parser("compare")
-    parser.add_argument(
-        "runs_a", type=Path, help="a grid's folder, runs/sac-mujoco/paper, or --out"
-    )
+    text = "folder of a grid, such as runs/sac-mujoco/paper, or --out of an agent's command"
+    parser.add_argument("runs_a", type=Path, help=text)
     parser.add_argument("runs_b", type=Path)
     options = parser.parse(argv)
     rows, console = compare(options.runs_a, options.runs_b), flags.make_console()

@@ -17,7 +17,7 @@ from reproduce.plan.presets import check_trainable, presets_of, skipped_tasks
 from reproduce.plan.request import Request, add_flags, read_request, started_anew
 from reproduce.plan.resources import Cluster, check_memory, check_writable
 from reproduce.plan.status import by_task, check_extensions, name_of_settings, refuse_mixture
-from reproduce.run.view import make_table, say
+from reproduce.run.view import View, make_table, say
 from reproduce.words import counted
 from suite.settings.command_line import Parser, printable
 from suite.settings.presets import replaced
@@ -120,7 +120,6 @@ def train(plan: Plan, console: Console) -> tuple[Plan, dict[tuple[str, int], str
     from reproduce.commands.track import mirrored
     from reproduce.run.lease import Leases
     from reproduce.run.pool import launch
-    from reproduce.run.view import View
 
     if is_due := bool(plan.groups()):
         refuse_mixture(plan)

@@ -217,7 +217,7 @@ def main(argv: Sequence[str]) -> int:
     parser.add_argument("--task", help="the task of all runs; default: as the files or names say")
     text = "default: the last step of all runs of a task"
     parser.add_argument("--env-steps", type=whole, metavar="N", help=text)
-    text = "folder of tables, figures and page (default: runs/judged/<agent>/<source>/<file>)"
+    text = "new folder, or an earlier page's (default: runs/judged/<agent>/<source>/<file>)"
     parser.add_argument("--out", type=Path, metavar="DIR", help=text)
     options = parser.parse(argv)
     check_agent(options.agent)

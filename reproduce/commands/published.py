@@ -15,7 +15,8 @@ from reproduce.pipeline import gather, write_report
 from reproduce.plan.grid import Plan
 from reproduce.plan.make import load_grid
 from reproduce.plan.presets import PUBLISHED
-from suite.base.files import compress, compressed
+from reproduce.report.page import write_page
+from suite.base.files import DAMAGED, compress, compressed
 from suite.envs.tasks import find_task
 from suite.record.manifest import POLICY, TABLES, leave_out_policy
 
@@ -59,6 +60,7 @@ def refresh(plan: Plan) -> None:
             kept.add(whose)
     write_report(plan, gather(plan))
     compress(plan.directory / "reference_curves.csv")
+    write_page(plan.directory)  # it names the files that are there
 
 
 def stale_table(plan: Plan) -> str:
@@ -69,7 +71,7 @@ def stale_table(plan: Plan) -> str:
         try:
             kept = pd.read_csv(path if path.exists() else compressed(path))
             pd.testing.assert_frame_equal(kept, given, check_dtype=False, rtol=TOLERANCE, atol=1e-9)
-        except (FileNotFoundError, ValueError, AssertionError):
+        except (FileNotFoundError, ValueError, AssertionError, *DAMAGED):
             return path.name
     return ""
 

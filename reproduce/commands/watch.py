@@ -30,7 +30,7 @@ def find_grid(folder: Path) -> Path:
     """
     found = [path for depth in range(5) for path in folder.glob(f"{'*/' * depth}{PLAN}")]
     for path in sorted(found, key=lambda path: path.stat().st_mtime_ns, reverse=True):
-        if not (read_plan(path) or {}).get("control"):
+        if path.parent == folder or not (read_plan(path) or {}).get("control"):
             return path.parent
     example = "python -m reproduce a2c classic"
     raise UsageError(f"{folder} holds no grid: start one first, for example by `{example}`")

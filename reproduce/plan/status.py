@@ -287,7 +287,7 @@ def changed_sources(theirs: Mapping[str, str], ours: Mapping[str, str]) -> list[
 
 
 def refuse_changed(before: Mapping[str, str], now: Mapping[str, str]) -> None:
-    """Refuse to go on with code that is not that of a command's other runs."""
+    """Refuse code that changed since a command was started."""
     if changed := changed_sources(before, now):
         raise UsageError(f"{', '.join(changed)} changed since this command was started")
 

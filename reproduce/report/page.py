@@ -35,7 +35,7 @@ from reproduce.report.words import (
     with_interval,
 )
 from reproduce.words import MISSING, counted, duration, number, reached, visible
-from suite.base.files import write_atomically
+from suite.base.files import compressed, write_atomically
 from suite.envs.tasks import folder_of
 
 SECTIONS = {
@@ -115,7 +115,12 @@ def render(directory: Path, assets: str = "", home: str = "") -> str:
         runs=[run | {"folder": _run_folder(directory, run)} for run in runs],
         summary=rows["summary"],
         times=records(median_times(tables["times"])),
-        files=[name for name in files if (directory / name).exists()],
+        files=[
+            path.name
+            for name in files
+            for path in (directory / name, compressed(directory / name))
+            if path.exists()
+        ],
     )
 
 

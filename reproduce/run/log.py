@@ -28,5 +28,6 @@ def last_lines(path: Path) -> list[str]:
 
 
 def plain(line: str) -> str:
-    """Return the first `LONGEST_LINE` characters of a line, unprintable ones escaped."""
-    return printable(line[:LONGEST_LINE].expandtabs())
+    """Return a line, unprintable characters escaped, cut to `LONGEST_LINE` characters."""
+    line = printable(line[: LONGEST_LINE + 1].expandtabs())
+    return line if len(line) <= LONGEST_LINE else line[: LONGEST_LINE - 1] + "…"

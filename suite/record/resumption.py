@@ -117,9 +117,9 @@ def identity_of(run: Mapping[str, Any], seeds: Sequence[SeedFolder]) -> dict[str
 
 
 def comparable(config: Mapping[str, Any], but: str) -> dict[str, Any]:
-    """Return settings that count where two are compared: with the device that `auto` chooses.
+    """Return the settings by which two runs are compared, with the device that `auto` chooses.
 
-    Those `WITHOUT_EFFECT` and the one called `but` do not.
+    The setting called `but` and those `WITHOUT_EFFECT` are left out.
     """
     kept = {name: each for name, each in config.items() if name not in (but, *WITHOUT_EFFECT)}
     if "device" in kept:

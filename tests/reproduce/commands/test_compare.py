@@ -115,6 +115,7 @@ def test_what_cannot_be_compared_is_refused(tmp_path: Path) -> None:
         (first.directory, tmp_path / "nowhere"),
         (third.directory, tmp_path / "nowhere"),  # where no run ended, too
         (third.directory, first.directory),
+        (tmp_path / "a", first.directory),  # a folder of grids
         (first.directory, second.directory),
         (first.directory, other.directory),
         (PUBLISHED / "ppo-atari-7" / "tuned", PUBLISHED / "acer-atari-7" / "openai_baselines"),

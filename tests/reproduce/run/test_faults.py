@@ -315,6 +315,29 @@ def test_a_harness_that_lost_a_run_stops_its_agent_and_counts_the_other(
     assert executions(plan) == Counter({1: 1})
 
 
+FILL = """
+import resource
+end(folders[0], "running")
+resource.setrlimit(resource.RLIMIT_FSIZE, (4096, 4096))
+with (folders[0] / "evaluations.csv").open("w") as file:
+    file.write("env_steps,mean_return\\n")
+    while True:
+        file.write("100,0.125\\n")
+"""
+
+
+def test_a_run_without_space_fails_and_says_so(tmp_path: Path, stand_in: StandIn) -> None:
+    """Earlier results stay readable, the truncated table is of no finished run."""
+    plan = pendulum(tmp_path, [1, 2])
+    record_run(plan, TASK, 1, {1000: 7.0})
+    stand_in({2: FILL})
+    state, error = ends(launch(plan, ignore))[2]
+    assert state == "failed"
+    assert error.startswith("no space: exit 1: OSError: [Errno 27]")
+    torn = plan.directory / TASK / "seed-2" / "evaluations.csv"
+    assert torn.stat().st_size == 4096
+
+
 def test_a_full_disk_ends_neither_others_nor_harness(tmp_path: Path, stand_in: StandIn) -> None:
     """Not even the failure can be written down, and still every planned run is accounted for."""
     plan = pendulum(tmp_path, [1, 2, 3], workers=1)

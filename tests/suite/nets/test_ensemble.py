@@ -52,6 +52,24 @@ def test_every_member_is_a_plain_perceptron_of_its_own(
     torch.testing.assert_close(of_inputs, summed)
 
 
+def test_gradients_are_clipped_member_by_member() -> None:
+    """A long one to the bound, a short one not at all."""
+    ensemble = Ensemble([perceptrons()[0][:2]])
+    upstream = draw(0, 1, 2, 8, 3)
+    upstream[:, 1] *= 1e-4
+    ensemble(draw(0, 1, 8, 7)).backward(upstream)
+    short = [
+        each.grad.clone() for each in ensemble.networks[1].parameters() if each.grad is not None
+    ]
+    ensemble.clip_gradients(0.5)
+    long = [each.grad for each in ensemble.networks[0].parameters() if each.grad is not None]
+    norm = torch.cat([gradient.flatten() for gradient in long]).norm()
+    assert norm.item() == pytest.approx(0.5, rel=1e-4)
+    for gradient, weight in zip(short, ensemble.networks[1].parameters(), strict=True):
+        assert weight.grad is not None
+        assert torch.equal(weight.grad, gradient)
+
+
 def trunks(seed: int) -> Ensemble:
     generator = np.random.default_rng(seed)
     heads = [(3, 1.0)]

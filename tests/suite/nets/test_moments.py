@@ -13,6 +13,19 @@ from tests.agents.trainings import random_flags
 CPU = torch.device("cpu")
 
 
+def test_running_moments_equal_those_of_all_rows() -> None:
+    """However they are cut into batches, and so far from 0 that float32 loses the deviation."""
+    rows = np.random.default_rng(0).normal(1e4, 0.1, size=(500, 4)).astype(np.float32)
+    moments, exact = RunningMoments((4,)), rows.astype(np.float64)
+    for chunk in np.split(rows, [3, 10, 200, 200, 333]):
+        moments.add(chunk)
+    np.testing.assert_allclose(moments.mean, exact.mean(0), rtol=1e-12)
+    np.testing.assert_allclose(moments.variance, exact.var(0), rtol=1e-9)
+    scaled = (exact - exact.mean(0)) / exact.std(0)
+    np.testing.assert_allclose(moments.standardise(rows, 1.5), scaled.clip(-1.5, 1.5), atol=1e-5)
+    assert moments.standardise(rows, 1.5).dtype == np.float32
+
+
 def test_before_the_first_rows_moments_are_those_of_a_standard_variable() -> None:
     """Mean 0 and variance 1: numbers pass as they are."""
     rows = np.array([[0.5, -2.0], [20.0, 0.0]])
