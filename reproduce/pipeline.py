@@ -1,7 +1,7 @@
 """From recorded runs to tables, verdicts, figures and the page: every stage after running."""
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import fields
 from pathlib import Path
 from types import MappingProxyType
@@ -24,7 +24,7 @@ from reproduce.report import figures, frames
 from reproduce.report.page import FIGURES, write_page
 from reproduce.report.tables import COLUMNS, records
 from reproduce.report.words import marks, panel_remarks, remarks_on, score_remarks
-from suite.base.files import write_atomically, write_json
+from suite.base.files import compress, write_atomically, write_json
 from suite.base.hardware import machine, versions
 from suite.envs.tasks import Task, find_suite, find_task
 from suite.record.reading import read_record
@@ -116,9 +116,11 @@ def _mark(plan: Plan, runs: Sequence[Run], verdicts: pd.DataFrame) -> pd.DataFra
     return verdicts.assign(note=notes, remarks=said, older_runs=marks)
 
 
-def write_report(plan: Plan, tables: Mapping[str, pd.DataFrame]) -> None:
+def write_report(
+    plan: Plan, tables: Mapping[str, pd.DataFrame], packed: Collection[str] = ()
+) -> None:
     """Write the tables of `gather`, with what `write_tables` adds, into a plan's folder."""
-    write_tables(plan.directory, tables, _describe(plan, tables["verdicts"]), plan.rule)
+    write_tables(plan.directory, tables, _describe(plan, tables["verdicts"]), plan.rule, packed)
 
 
 def write_tables(
@@ -126,15 +128,19 @@ def write_tables(
     tables: Mapping[str, pd.DataFrame],
     report: Mapping[str, Any],
     rule: str,
+    packed: Collection[str] = (),
 ) -> None:
     """Write tables, `report.json`, figures and `index.html` into a folder.
 
-    Figures show the published curves that judge; the page shows all.
+    Figures show the published curves that judge; the page shows all. Tables whose names are in
+    `packed` are compressed.
     """
     directory.mkdir(parents=True, exist_ok=True)
     for name, table in tables.items():
         content = table.to_csv(index=False, float_format="%.9g", lineterminator="\n")
         write_atomically(directory / f"{name}.csv", content.encode())
+        if name in packed:
+            compress(directory / f"{name}.csv")
     for name in FIGURES:
         (directory / name).unlink(missing_ok=True)  # what is not drawn now must not stay
     curves, verdicts, theirs = (tables[name] for name in ("curves", "verdicts", "reference_curves"))

@@ -15,7 +15,6 @@ from reproduce.pipeline import gather, write_report
 from reproduce.plan.grid import Plan
 from reproduce.plan.make import load_grid
 from reproduce.plan.presets import PUBLISHED
-from reproduce.report.page import write_page
 from suite.base.files import DAMAGED, compress, compressed
 from suite.envs.tasks import find_task
 from suite.record.manifest import POLICY, TABLES, leave_out_policy
@@ -58,9 +57,7 @@ def refresh(plan: Plan) -> None:
             if whose in kept:
                 leave_out_policy(run.directory)
             kept.add(whose)
-    write_report(plan, gather(plan))
-    compress(plan.directory / "reference_curves.csv")
-    write_page(plan.directory)  # it names the files that are there
+    write_report(plan, gather(plan), packed=["reference_curves"])
 
 
 def stale_table(plan: Plan) -> str:

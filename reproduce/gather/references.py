@@ -137,8 +137,9 @@ def spread(scores: Float[np.ndarray, "*tests runs"]) -> Any:
     Rounding of their mean would leave equal scores a spread of about 1e-15 of it. A single run has
     none: NaN.
     """
-    is_equal = (np.ptp(scores, axis=-1) == 0.0) & (scores.shape[-1] > 1)
-    return np.where(is_equal, 0.0, scores.std(axis=-1, ddof=1))[()]
+    if scores.shape[-1] < 2:
+        return np.full(scores.shape[:-1], math.nan)[()]
+    return np.where(np.ptp(scores, axis=-1) == 0.0, 0.0, scores.std(axis=-1, ddof=1))[()]
 
 
 @kept
@@ -181,7 +182,7 @@ def reference_score(
     how: How
     if scores.size:
         how, mean, num_runs = "single runs", float(scores.mean()), scores.size
-        std = float(spread(scores)) if num_runs > 1 else math.nan
+        std = float(spread(scores))
     elif len(stated):
         how, row = "stated", stated.iloc[0]
         mean = float(row["score_mean"])

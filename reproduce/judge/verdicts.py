@@ -185,7 +185,7 @@ def _untested(scores: Float[np.ndarray, " seeds"], scale: Scale) -> Verdict:
         verdict="inconclusive",
         num_seeds=scores.size,
         score_mean=score_mean,
-        score_std=float(spread(scores)) if scores.size > 1 else nan,
+        score_std=float(spread(scores)),
         reference_source="" if reference is None else reference.source,
         reference_mean=reference_mean,
         reference_std=nan if reference is None else reference.std,

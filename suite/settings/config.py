@@ -110,8 +110,9 @@ class RunConfig:
         """Refuse values of other types or outside their ranges, and unknown words."""
         for name, hint, rules in _rules(type(self)):
             value = getattr(self, name)
-            of_type = f"{name} must be of type {inspect.formatannotation(hint)}"
-            require(_has_type(value, hint), of_type, repr(value))
+            if not _has_type(value, hint):
+                kind = inspect.formatannotation(hint)
+                raise UsageError(f"{name} must be of type {kind}, not {value!r}")
             values = value if isinstance(value, tuple) else (value,)
             infinite = any(isinstance(each, float) and not math.isfinite(each) for each in values)
             require(not infinite, f"{name} must be finite", value)
