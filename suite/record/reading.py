@@ -64,7 +64,7 @@ def refuse_damaged(directory: Path) -> None:
     run = directory.parent if directory.name == BEST else directory
     record = read_record(run)
     if record and record["status"] == "damaged":
-        raise UsageError(f"{run} {record['error']}")
+        raise UsageError(f"{run} {record['error']}; restore it from a copy, or train the run again")
 
 
 def seed_of(folder: Path) -> int | None:
