@@ -163,7 +163,7 @@ def write_tables(
 
 
 def departures(plan: Plan, verdicts: pd.DataFrame) -> list[str]:
-    """Return the differences from the judging reference: the plan's, and scores taken otherwise."""
+    """Return the differences from the source: the plan's, and scores that it takes otherwise."""
     rules = [
         f"the reference's score at {row['env_steps']:,} steps is {row['how']}; ours is the mean "
         "over (0.9 t, t]"

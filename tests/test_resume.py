@@ -230,6 +230,7 @@ def test_a_run_that_cannot_be_extended_is_refused_and_left_as_it_is(tmp_path: Pa
     assert (kept / "checkpoint").exists()
     assert not (dropped / "checkpoint").exists()
     before = tree(tmp_path)
+    extend = "a finished run: extend it by a larger --env-steps, with the same settings, choose"
     for seed, changes, reason in (
         (2, ["--env-steps=800"], "cannot be extended (it has no checkpoint of these seeds"),
         (
@@ -238,8 +239,8 @@ def test_a_run_that_cannot_be_extended_is_refused_and_left_as_it_is(tmp_path: Pa
             "cannot be extended (its checkpoint differs in gamma",
         ),
         (1, ["--env-steps=800", "--keep-best"], "it was begun without --keep-best: omit it"),
-        (1, ["--env-steps=400"], "holds a finished run: extend it by a larger --env-steps, choose"),
-        (1, ["--env-steps=200"], "holds a finished run: extend it by a larger --env-steps, choose"),
+        (1, ["--env-steps=400"], extend),
+        (1, ["--env-steps=200"], extend),
     ):
         with pytest.raises(UsageError) as error:
             a2c.main([*command, f"--seeds={seed}", *changes])

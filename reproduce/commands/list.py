@@ -14,15 +14,16 @@ from suite.settings.presets import REFERENCES, read_source
 
 
 def main(argv: Sequence[str]) -> int:
-    """Print agents with sources, suites, published results; or one agent, suite or source."""
+    """Print agents with sources, suites, published results; or one agent, suite or source.
+
+    A source's files may be those of one agent: `list sac --like jaxrl`.
+    """
     parser = flags.make_parser("list")
     parser.add_argument("name", nargs="?", help="an agent, or a suite, whose tasks are printed")
     parser.add_argument("--like", metavar="SOURCE", help="print what this source set and measured")
     options = parser.parse(argv)
     if options.like is not None:
-        if options.name is not None:
-            raise UsageError("list prints one name or one source: leave out either")
-        print(describe_source(options.like))
+        print(describe_source(options.like, options.name))
     elif options.name in SUITES:
         print("\n".join(SUITES[options.name]))
     else:
@@ -64,16 +65,19 @@ def _sources(agent: str) -> list[str]:
     return [f"{suite}: {', '.join(names)}" for suite, names in suites.items()]
 
 
-def describe_source(name: str) -> str:
-    """Return a source's file for each agent, and the tasks on which ours compares with it.
+def describe_source(name: str, agent: str | None = None) -> str:
+    """Return a source's file for each agent, or for one, and the tasks on which ours compares.
 
     A `UsageError` names the nearest source, or the first mistake in its files or tables.
     """
     folders = {path.parent.name for path in REFERENCES.glob("*/*.toml")}
     if name not in folders:
         raise UsageError(f"--like: unknown source {name!r}{nearest(name, folders)}")
+    files = {path.stem: path for path in sorted((REFERENCES / name).glob("*.toml"))}
+    if agent not in (None, *files):
+        raise UsageError(f"{name} has nothing of {agent!r}{nearest(str(agent), files)}")
     lines = []
-    for path in sorted((REFERENCES / name).glob("*.toml")):
+    for path in files.values() if agent is None else [files[agent]]:
         read_source(path)  # refuses mistakes
         lines += [f"# results/references/{name}/{path.name}", path.read_text("utf-8").strip(), ""]
         for row in references.coverage(path.stem, name).to_dict("records"):

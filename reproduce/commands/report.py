@@ -69,7 +69,7 @@ def report(
     if is_idle and statuses & {"interrupted", "planned", "failed"} and plan.groups():
         say(console, f"Nobody runs this grid now; {way_on(plan)}")
     if found := pipeline.departures(plan, verdicts):
-        say(console, "Departures from the reference: " + "; ".join(found))
+        say(console, "\n  ".join(["Departures from the source:", *found]))
     if plan.program.is_ours and not references.sources(plan.agent):
         origin = getattr(presets_of(plan.agent), "agent", plan.agent)
         other = "AGENT" if origin == plan.agent else origin

@@ -115,8 +115,7 @@ def nothing_learned(reference: ReferenceScore, zero: Zero, config: Any) -> str:
         )
     if not math.isfinite(reference.std):
         return ""
-    task = config.find_task()
-    longest = known_zero(task.name, task.protocol).longest_episode or 0
+    longest = zero.longest_episode or 0
     until = 10 * config.num_envs * longest  # (0.9 t, t] is a tenth of t
     if reference.rule == "training" and reference.env_steps < until:
         return (

@@ -51,7 +51,7 @@ class Program:
         return Code(behaviour(agent), ours, uncommitted(ours))
 
     def departures(self, plan: "Plan") -> Sequence[str]:
-        """Return the differences from the judging reference, but for those of `--set`."""
+        """Return the differences from the source, but for those of `--set`."""
         return plan.preset.departures
 
     def command(self, plan: "Plan", runs: Sequence[Run], env_threads: int) -> tuple[str, ...]:
@@ -134,7 +134,7 @@ class Plan(Request):
 
     @property
     def departures(self) -> tuple[str, ...]:
-        """Return the differences from the judging reference, listed beside every verdict."""
+        """Return the differences from the source, listed beside every verdict."""
         changed = [f"{key} = {value}, set by --set" for key, value in self.settings.items()]
         return (*self.program.departures(self), *changed)
 

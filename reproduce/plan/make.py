@@ -116,16 +116,20 @@ def configure(config: Any, changes: Mapping[str, str], **run: Any) -> Any:
 def refuse_scoreless(config: Any) -> None:
     """Refuse a run in which no training episode can end, if these are what is scored.
 
-    A policy that learns is taken to play no shorter episodes than a random one.
+    Random actions tell how short an episode may be. Who learns to end one sooner, as on
+    MountainCar, has learned all but nothing by then. The number of steps that the line names is
+    enough where all episodes are as long: a multiple of `first` ends in its last tenth, before the
+    step or unroll that is not begun for it might exceed the end.
     """
     task = config.find_task()
     known = known_zero(task.name, task.protocol)
     first = (known.shortest_episode or 0) * config.num_envs
     if config.evaluation_rule == "training" and config.env_steps < first:
+        stride = config.num_envs * getattr(config, "unroll_length", 1)
         raise UsageError(
             f"{task.name}: {config.env_steps:,} steps give no score: no episode of "
             f"{counted(config.num_envs, 'environment')} ends before {first:,}; use --env-steps "
-            f"{10 * first} or more"
+            f"{10 * (first + stride)} or more"
         )
 
 

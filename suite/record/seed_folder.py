@@ -186,7 +186,7 @@ def refuse_finished(folder: Path, env_steps: int = 0, *, why: str = "") -> None:
     Finished runs of fewer steps are not refused, for they may be extended; `why` says why not.
     """
     if is_finished(folder, env_steps):
-        run, way = "a finished run", "extend it by a larger --env-steps, "
+        run, way = "a finished run", "extend it by a larger --env-steps, with the same settings, "
         if why:
             run, way = f"{run} that cannot be extended ({why})", ""
         raise UsageError(f"{folder} holds {run}: {way}choose another --out, or delete it")

@@ -387,7 +387,8 @@ def read_command_line(
         print(said, file=sys.stderr)
     elif (number := len(replacements(preset, config))) and not options.plot:
         said = f"{source} on {suite} changes {number} of the file's defaults"
-        print(f"{said}: see python -m reproduce list --like {source}")
+        origin = getattr(presets, "agent", agent)
+        print(f"{said}: see python -m reproduce list {origin} --like {source}")
     out = options.out or Path("runs") / "alone" / agent / folder_of(task)
     kept = (options.checkpoint_minutes, options.drop_checkpoints, options.keep_best, options.plot)
     return config, RunOptions(suite, source, out, *kept)

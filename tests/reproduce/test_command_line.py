@@ -73,7 +73,7 @@ evaluate . --episodes many
 compare .
 list --like jaxlr
 list scc
-list sac --like jaxrl
+list a2c --like jaxrl
 list sac mujoco
 """
 """Lines whose mistake is seen without torch, by names alone."""

@@ -220,7 +220,7 @@ def test_the_measured_speeds_are_of_settings_that_exist() -> None:
     ("words", "first"),
     [
         ("a2c classic MountainCar-v0 sb3_control", 3_200),  # 16 environments, 200 steps each
-        ("impala atari-7 Breakout-v5 cleanba", 15_872),  # 128 environments, 124 steps
+        ("impala atari-7 Breakout-v5 cleanba", 15_872),  # 128 environments, 124 steps at least
     ],
 )
 def test_a_run_in_which_no_episode_ends_is_refused(words: str, first: int, tmp_path: Path) -> None:

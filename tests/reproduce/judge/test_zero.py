@@ -129,19 +129,19 @@ def test_reasons_by_hand(at: ReferenceScore, zero: Zero, reason: str) -> None:
     assert (reason in found) if reason else not found
 
 
-def test_training_episodes_count_once_all_can_have_ended(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_training_episodes_count_once_all_can_have_ended() -> None:
     """At 5,920 of A2C's steps on MountainCarContinuous only short episodes have ended."""
     why, reached = of_source("a2c", "classic", "sb3_control", "MountainCarContinuous-v0", 5_920)
     assert why.startswith("only short episodes may end before 5,920 steps: by rule training 16 ")
     assert reached > 2.0  # it stands above the score at which it ends
+    zero = KNOWN._replace(longest_episode=999)
     at = dataclasses.replace(reference(90.0, env_steps=10 * 999 * 16), rule="training")
     config = config_of("a2c", "classic", "sb3_control", "MountainCarContinuous-v0")
-    assert nothing_learned(at, KNOWN, config) == ""
+    assert nothing_learned(at, zero, config) == ""
     at = dataclasses.replace(at, env_steps=10 * 999 * 16 - 1)
-    assert "only short episodes" in nothing_learned(at, KNOWN, config)
-    assert nothing_learned(dataclasses.replace(at, rule="sampled"), KNOWN, config) == ""
-    monkeypatch.setattr(judged_zero, "known_zero", lambda *_: Zero())  # unknown: no bound
-    assert nothing_learned(at, KNOWN, config) == ""
+    assert "only short episodes" in nothing_learned(at, zero, config)
+    assert nothing_learned(dataclasses.replace(at, rule="sampled"), zero, config) == ""
+    assert nothing_learned(at, KNOWN, config) == ""  # unknown: no bound
 
 
 def test_the_first_judgeable_step_is_the_first_without_a_reason() -> None:
