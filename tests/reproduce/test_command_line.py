@@ -65,12 +65,10 @@ sac classic --set gamma
 sac classic --set gamma=0.9 gamma=0.8
 sac classic --runs-dir FILE
 sac classic --runs-dir LONG
-report
 report sac classic --tasks Pendulum-v1
 report sac classic --runs-dir nowhere
 evaluate . --sampld
 evaluate . --episodes many
-compare .
 list --like jaxlr
 list scc
 list a2c --like jaxrl

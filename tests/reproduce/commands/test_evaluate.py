@@ -63,14 +63,9 @@ def test_actions_are_by_default_those_of_the_runs_own_score(
     run: Path, scored: str, rule: str, tmp_path: Path, scripted: None
 ) -> None:
     """A policy that was scored by drawn actions is not judged by its mode unless asked."""
-    folder = tmp_path / "seed-3"
-    shutil.copytree(run, folder)
-    record = json.loads((folder / "run.json").read_text())
-    record["config"]["evaluation_rule"] = scored
-    (folder / "run.json").write_text(json.dumps(record))
-    with refused():
-        evaluate_run(folder, episodes=2)
-    reseal(folder)
+    folder = shutil.copytree(run, tmp_path / "seed-3")
+    config = json.loads((folder / "run.json").read_text())["config"]
+    reseal(folder, config=config | {"evaluation_rule": scored})
     assert evaluate_run(folder, episodes=2).rule == rule
     assert evaluate_run(folder, episodes=2, sampled=False).rule == "deterministic"
 

@@ -13,10 +13,10 @@ from reproduce.judge.aggregates import improvements, over_tasks
 from reproduce.report import charts, frames
 from reproduce.report.page import ASSETS
 from reproduce.report.tables import COLUMNS
+from tests.reproduce.report.grids import HOSTILE
 from tests.reproduce.report.tables import NAN, curve, no_rows, over, reference, score, verdict
 from tests.reproduce.report.test_frames import theirs
 
-HOSTILE = "</script><script>alert(1)</script><a href='javascript:x'>\u2028%{y}"
 TWO = pd.concat([curve("A", 1, [100, 200]), curve("A", 2, [100, 200], 3.0)])
 
 

@@ -105,8 +105,6 @@ def test_a_table_that_fits_no_schema_is_refused() -> None:
     """In one line, before anything is drawn."""
     with refused():
         frames.learning_curves({"ours": curve("A", 1, [10]).assign(env_steps="ten")})
-    with refused():
-        frames.checked(pd.DataFrame({"task": ["A"]}), frames.CURVES)
 
 
 def test_every_source_has_a_look_of_its_own() -> None:
