@@ -412,6 +412,7 @@ def test_a_real_grid_from_command_to_page_and_again(
         assert f"{TASK} seed {seed} finished, last return -" in out
     assert "no reference" in out
     assert "learning_starts = 200, set by --set" in out
+    assert "no update was made" not in out
     assert "2 planned = 2 finished" in out
     first = {name: text for name, text in tree(place).items() if "/checkpoint/" not in name}
     of_run = ["run.json", "episodes.csv", "evaluations.csv", "updates.csv", "timing.csv"]

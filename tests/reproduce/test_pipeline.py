@@ -139,8 +139,8 @@ def test_a_shifted_curve_is_seen(shift: float, verdict: str, status: int, tmp_pa
 
 
 @pytest.mark.usefixtures("undrawn")
-def test_a_report_tells_failed_and_diverged_runs(tmp_path: Path, say: Say) -> None:
-    """Good scores of the other seeds hide neither: status 2, and one scores as a random policy."""
+def test_a_report_tells_failed_diverged_and_idle_runs(tmp_path: Path, say: Say) -> None:
+    """Good scores of the other seeds hide none: status 2, and one scores as a random policy."""
     plan = saved(mujoco(tmp_path, [HOPPER], seeds=[1, 2, 3, 4, 5]))
     mean = reference_of(plan, HOPPER).mean
     for seed in (1, 2, 3):
@@ -151,6 +151,8 @@ def test_a_report_tells_failed_and_diverged_runs(tmp_path: Path, say: Say) -> No
     assert status == 2
     assert f"{HOPPER} seed 4 failed exit 1: no memory\nno memory\n" in said
     assert f"{HOPPER} seed 5 diverged non-finite critic_loss" in said
+    idle = ", ".join(f"{HOPPER} seed {seed}" for seed in (1, 2, 3))
+    assert f"warning: no update was made in {idle}: --env-steps is too small\n" in said
     (row,) = records(plan, "verdicts")
     random_score = known_zero(HOPPER).random
     assert row["score_mean"] == pytest.approx((3.0 * mean + random_score) / 4.0)

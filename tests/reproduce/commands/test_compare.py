@@ -9,10 +9,11 @@ from typing import Any
 import pytest
 
 from reproduce import __main__ as command_line
+from reproduce.commands import compare as comparing
 from reproduce.commands.compare import compare
 from reproduce.plan.grid import Plan
 from reproduce.plan.presets import PUBLISHED
-from reproduce.plan.unlearned import known_zero
+from reproduce.plan.unlearned import Zero, known_zero
 from tests.messages import check, refused
 from tests.reproduce.conftest import TASK, Say, pendulum, record_run, reseal
 
@@ -80,8 +81,10 @@ def test_only_runs_that_ended_and_shared_tasks_are_compared(tmp_path: Path) -> N
     assert named == {"seed-3": "running", "seed-4": "failed"}
 
 
-def test_a_diverged_run_counts_as_a_random_policy(tmp_path: Path, say: Say) -> None:
-    """As in a verdict: without it the mean would be that of the runs that did not diverge."""
+def test_a_diverged_run_counts_as_a_random_policy(
+    tmp_path: Path, say: Say, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As in a verdict: without it the mean would be that of the others; it is named either way."""
     first, second = pendulum(tmp_path / "a"), pendulum(tmp_path / "b")
     write(first, TASK, [-200.0, -200.0])
     write(second, TASK, [-200.0, -200.0])
@@ -91,6 +94,10 @@ def test_a_diverged_run_counts_as_a_random_policy(tmp_path: Path, say: Say) -> N
     assert row["score_mean_b"] == pytest.approx((-400.0 + known_zero(TASK).random) / 3)
     status, printed, _ = say(["compare", str(first.directory), str(second.directory)])
     assert status == 0
+    check(printed.splitlines()[-1])
+    monkeypatch.setattr(comparing, "known_zero", lambda *_: Zero())
+    assert only_row(first, second)["score_mean_b"] == -200.0
+    printed = say(["compare", str(first.directory), str(second.directory)])[1]
     check(printed.splitlines()[-1])
 
 

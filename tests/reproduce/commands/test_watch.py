@@ -97,8 +97,8 @@ def test_a_grid_that_is_started_with_more_seeds_shows_them(tmp_path: Path) -> No
     assert shown == [{1: "waiting"}, {1: "finished", 2: "waiting"}, {1: "finished", 2: "finished"}]
 
 
-def test_watching_ends_with_the_runs(tmp_path: Path) -> None:
-    """The view is shown until, and after, the last run has ended."""
+def test_watching_ends_with_the_runs(tmp_path: Path, say: Say) -> None:
+    """The view is shown until, and after, the last run has ended; status 0 if all finished."""
     plan, shown = grid(tmp_path, 1), list[str]()
 
     def show(board: Board) -> None:
@@ -112,6 +112,7 @@ def test_watching_ends_with_the_runs(tmp_path: Path) -> None:
         "Nobody runs this grid now; watching until somebody does; go on with:\n  "
         + commands(plan)[0]
     ]
+    assert say(["watch", str(plan.directory)])[0] == 0
 
 
 def test_runs_of_other_code_end(tmp_path: Path, say: Say, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -144,4 +145,4 @@ def test_a_runs_directory_shows_the_grid_that_was_started_last(tmp_path: Path) -
         (folder / "plan.json").write_text(json.dumps(content | more))
     assert find_grid(tmp_path / "runs") == deep, "the control was last, and is no grid of ours"
     with refused():
-        load_grid(find_grid(control))
+        find_grid(tmp_path / "published")

@@ -70,6 +70,18 @@ def test_a_baselines_runs_judge_like_a_stored_source(
     assert "sac (baseline)" in (ours.directory / "index.html").read_text()
 
 
+def test_a_report_without_references_names_the_command_that_judges(
+    tmp_path: Path, say: Say
+) -> None:
+    """By the runs of an agent of one's choice."""
+    run(grid(tmp_path, "sac_alf"))
+    status, out, _ = say(["report", "sac_alf", "classic", "--runs-dir", str(tmp_path)])
+    assert status == 0
+    command = out.partition("Judge it by the runs of AGENT:\n  ")[2].partition("\n")[0]
+    assert command.startswith("python -m reproduce sac_alf classic ")
+    assert " --baseline AGENT " in command
+
+
 def test_a_baselines_score_is_that_of_its_own_report(tmp_path: Path) -> None:
     """Also of runs that end between two evaluations, and of ones that go on to a later step."""
     theirs = run(grid(tmp_path))

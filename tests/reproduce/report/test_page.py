@@ -18,11 +18,9 @@ from reproduce.report.page import ASSETS
 from reproduce.report.tables import COLUMNS
 from reproduce.words import MISSING, number
 from tests.messages import check
-from tests.reproduce.report.grids import Page
+from tests.reproduce.report.grids import HOSTILE, Page
 from tests.reproduce.report.tables import over, reference, score, write
 from tests.reproduce.report.tables import verdict as judged
-
-HOSTILE = '"><script>alert(1)</script>\u202e\x07\x1b\u2028'
 
 
 def terminal(folder: Path, title: str = "") -> str:
@@ -203,6 +201,18 @@ def test_a_task_called_na_is_a_task(tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("undrawn")
+def test_times_to_a_score_are_of_the_seeds_that_got_there(tmp_path: Path) -> None:
+    """Two of three: the third counts as the slowest of all; curves without times have no part."""
+    times = {"task": "A", "share": 0.5, "score": 50.0, "env_steps": 10}
+    rows = [times | {"seed": seed, "wall_seconds": 60.0 * seed} for seed in (1, 2)]
+    rows.append(times | {"seed": 3, "env_steps": None, "wall_seconds": None})
+    text = Page(report.write_page(write(tmp_path, times=rows))).text
+    assert "A 50 % 50 2 of 3 2 min 00 s 1 min 00 s to 2 min 00 s" in text
+    write(tmp_path, times=rows[2:])
+    assert "Time to a score" not in Page(report.write_page(tmp_path)).text
+
+
+@pytest.mark.usefixtures("undrawn")
 def test_configuration_departures_and_commands_are_complete(tmp_path: Path) -> None:
     """Every hyper-parameter is on the page, also one that is empty or nested."""
     facts: dict[str, object] = {
@@ -244,6 +254,8 @@ def test_the_terminals_table_is_the_approved_one(tmp_path: Path) -> None:
         ),
         verdict("mine:Own-v0", "no reference", **unknown, note="nothing is"),
         verdict("More", "reproduced", exploratory=True, note="by its 3 declared seeds: below"),
+        verdict("Best", "above", older_runs="counted"),
+        verdict("Flat", "nothing learned", note="it is too early", reference_share=0.07),
         verdict("[red]A\x1b[2J\nB", "strange\x1b[2J", note="\x1b]0;title\x07"),
     ]
     write(tmp_path, verdicts=rows, suite=[suite("below", exploratory=True)])
@@ -257,7 +269,7 @@ def test_the_terminals_table_is_the_approved_one(tmp_path: Path) -> None:
 
 
 def test_the_headline_counts_every_task() -> None:
-    """An unknown verdict, one that was not planned, and one better than published, too."""
+    """An unknown verdict, tasks not planned, those better than published and of older runs, too."""
     facts = {"title": "sac on s, settings of p", "judged_by": "q"}
     said = []
     for verdicts, planned in (
@@ -268,6 +280,7 @@ def test_the_headline_counts_every_task() -> None:
         ([], ""),
     ):
         rows = [verdict("ABCDE"[place], name) for place, name in enumerate(verdicts)]
+        rows = [row | {"older_runs": "counted" * (row["verdict"] == "above")} for row in rows]
         said.append(words.headline(facts | {"suite_tasks": list(planned)}, rows))
     check("\n".join(said))
 
