@@ -72,7 +72,7 @@ def test_a_graph_acts_as_its_policy(case: str, tmp_path: Path) -> None:
         *(pytest.param(case, marks=pytest.mark.further) for case in ("a2c", "a2c, frames")),
     ],
 )
-def test_both_act_alike(case: str, tmp_path: Path) -> None:
+def test_an_exported_file_acts_as_its_policy(case: str, tmp_path: Path) -> None:
     """A perceptron, normalised observations and frames of bytes, in batches of any size."""
     onnxruntime = pytest.importorskip("onnxruntime")
     folder = PUBLISHED / RUNS[case] / "seed-1"

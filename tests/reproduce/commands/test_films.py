@@ -108,7 +108,7 @@ def test_frames_of_odd_size_are_filmed(tmp_path: Path) -> None:
     assert re.search(r"Video: h264.*yuv420p.*, 14x12,.* 125 fps", said)
 
 
-def test_rates_are_the_simulators() -> None:
+def test_a_film_runs_at_its_simulators_rate() -> None:
     """Those of MuJoCo's models, stated or not, of games, and of what gymnasium makes."""
     rates = {"Hopper-v5": 125, "HumanoidRun-v1": 40, "BallInCupCatch-v1": 50, "Walker2d-v4": 125}
     rates |= {"InvertedDoublePendulum-v4": 20, "Pong-v5": 15, "StatelessCartPole-v1": 50}

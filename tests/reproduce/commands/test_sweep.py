@@ -110,7 +110,7 @@ def test_a_diverged_run_counts_as_it_does_in_its_grid(tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("undrawn", "svg_alone")
-def test_variants_are_of_one_code(
+def test_a_sweep_stops_where_its_code_changes(
     tmp_path: Path, say: Say, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The table would compare the change, too."""

@@ -116,7 +116,7 @@ def test_watching_ends_with_the_runs(tmp_path: Path, say: Say) -> None:
 
 
 def test_runs_of_other_code_end(tmp_path: Path, say: Say, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It is left out, and the grid's own command refuses to go on beside it."""
+    """They are left out, with what has changed; the status is 2."""
     monkeypatch.setattr("reproduce.plan.grid.uncommitted", lambda sources: ())
     plan = grid(tmp_path, 1)
     run = record_run(plan, TASK, 1)

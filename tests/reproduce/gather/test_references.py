@@ -119,7 +119,7 @@ def other_sources(no_sources: Path) -> Path:
         ("pytorch_sac", "CartpoleSwingup-v1", 2_000_000, 881.62, np.nan, 1),  # its last step
     ],
 )
-def test_known_scores(source, task, env_steps, mean, std, num_runs) -> None:
+def test_scores_are_the_sources_own(source, task, env_steps, mean, std, num_runs) -> None:
     """Scores computed independently from the sources' own files; one run has no spread."""
     score = scored("sac", source, task, env_steps, "deterministic")
     assert (score.mean, score.std) == pytest.approx((mean, std), abs=0.006, nan_ok=True)

@@ -24,7 +24,7 @@ RAGGED = [np.array([1.0, 3.0]), np.array([10.0]), np.array([0.0, 0.0, 3.0])]
 few_scores = st.lists(st.integers(-3, 3).map(float), min_size=1, max_size=6).map(np.array)
 
 
-def test_statistics_by_hand() -> None:
+def test_mean_median_and_iqm_by_hand() -> None:
     """Means of tasks are 2, 10 and 1; the IQM drops a quarter of all runs at either end."""
     assert mean_score(RAGGED) == pytest.approx(13 / 3)
     assert median_score(RAGGED) == pytest.approx(2.0)

@@ -74,7 +74,7 @@ def test_the_second_order_takes_the_bias_from_a_ratio() -> None:
     assert np.asarray(test.difference)[counted[:, 0]].mean() == pytest.approx(0.0, abs=0.005)
 
 
-def test_apart_by_hand() -> None:
+def test_a_run_lies_apart_beyond_three_scaled_deviations() -> None:
     """The median is 10, deviations 1, 0, 30: the limit is three times 1.4826 times 1."""
     assert inference.lies_apart(np.array([9.0, 10.0, 40.0]), 5.0)
     assert not inference.lies_apart(np.array([9.0, 10.0, 40.0]), 31.0)
@@ -84,7 +84,7 @@ def test_apart_by_hand() -> None:
     assert abs(inference.SCALED_MAD - 1.4826) < 1e-4
 
 
-def test_holm_by_hand() -> None:
+def test_holms_adjustment_by_hand() -> None:
     """Sorted 0.01, 0.02, 0.04 are multiplied by 3, 2, 1 and never fall; NaN is not a test."""
     adjusted = inference.holm(np.array([0.04, np.nan, 0.01, 0.02]))
     np.testing.assert_allclose(adjusted, [0.04, np.nan, 0.03, 0.04])

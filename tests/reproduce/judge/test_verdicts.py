@@ -300,7 +300,7 @@ def suite_of(*scores, num_declared: int | None = None):
     return judge_suite({f"T{index}": judged for index, judged in enumerate(each)})
 
 
-def test_a_suite_by_hand() -> None:
+def test_numbers_of_a_suite_are_those_of_a_hand_calculation() -> None:
     """Means of 90 and 100 against 100: half of -0.1, less the second order's 0.00025 each."""
     verdict = suite_of(spread_scores(90.0, 3.0, 3), spread_scores(100.0, 3.0, 4))
     second_order = 5.0**2 / 10 / 100.0**2

@@ -123,7 +123,7 @@ def test_every_budget_goes_beyond_the_first_update(agent: str) -> None:
         (reference(-30.0, std=math.nan, env_steps=5_000), KNOWN, "the first update is at 10,001"),
     ],
 )
-def test_reasons_by_hand(at: ReferenceScore, zero: Zero, reason: str) -> None:
+def test_why_nothing_was_learned_by_hand(at: ReferenceScore, zero: Zero, reason: str) -> None:
     """Two deviations above what learned nothing, above what stands still; no spread, no word."""
     found = nothing_learned(at, zero, config_of("sac", "mujoco", "jaxrl", CHEETAH))
     assert (reason in found) if reason else not found

@@ -119,6 +119,7 @@ def test_an_engine_that_hangs_is_ended(monkeypatch: pytest.MonkeyPatch) -> None:
     ],
 )
 def test_an_engine_that_cannot_says_why(engine: str, task: str, num_envs: int, why: str) -> None:
+    """Before it is measured, in one line."""
     with pytest.raises(UsageError, match=why):
         make_engine(engine, task, num_envs, 1)
 
