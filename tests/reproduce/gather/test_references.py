@@ -148,12 +148,6 @@ def test_what_does_not_compare_has_no_reference(source, task, steps, rule) -> No
     assert not any(reference_score("sac", source, task, t, rule) for t in steps)
 
 
-def test_an_agent_without_sources_has_no_score() -> None:
-    """Its presets may still name somebody's settings."""
-    assert sources("no-such-agent") == {}
-    assert reference_score("no-such-agent", "paper", "Hopper-v4", 1, "deterministic") is None
-
-
 def test_curves_are_sorted_and_one_source_judges() -> None:
     """Every comparable source is drawn as far as it compares; all but the judge are context."""
     curves = reference_curves("sac", "Hopper-v4", "jaxrl")

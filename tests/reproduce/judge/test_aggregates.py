@@ -51,12 +51,6 @@ def test_bootstrap_interval_is_the_percentile_of_every_possible_resample() -> No
     assert interval == pytest.approx([2.0, *ends])
 
 
-def test_seeds_are_resampled_within_their_own_task() -> None:
-    """Tasks differ wildly but one seed each cannot vary: the interval has no width."""
-    interval = aggregates.stratified_bootstrap([np.array([0.0]), np.array([100.0])], mean_score)
-    assert interval == Interval(50.0, 50.0, 50.0)
-
-
 @settings(derandomize=True, deadline=None)
 @given(ours=few_scores, theirs=few_scores)
 def test_probability_of_improvement_is_mann_whitneys_share_of_pairs(ours, theirs) -> None:
@@ -76,17 +70,6 @@ def test_probability_of_improvement_averages_tasks_and_resamples_both_sides() ->
     assert improvement == Interval(0.75, 0.5, 1.0)
     mirrored = aggregates.probability_of_improvement(baseline, ours)
     assert mirrored == Interval(0.25, 0.0, 0.5)
-
-
-def test_a_stratified_band_is_the_interval_of_every_point() -> None:
-    """Each has the mean and the ends of `stratified_bootstrap`, by the same resamples."""
-    rng = np.random.default_rng(3)
-    curves = [rng.normal(size=(runs, 4)) for runs in (3, 5)]
-    band = aggregates.stratified_band(curves, num_resamples=500)
-    for point, found in enumerate(zip(*band, strict=True)):
-        scores = [runs[:, point] for runs in curves]
-        expected = aggregates.stratified_bootstrap(scores, mean_score, num_resamples=500)
-        assert found == pytest.approx(expected)
 
 
 def scale(mean: float, zero: float) -> Scale:
@@ -144,6 +127,8 @@ def test_profile_and_aggregates_are_those_of_the_runs() -> None:
     found = aggregates.over_tasks(own)
     lines = found["profile"]
     assert 0.0 <= lines["ci_low"].min() <= lines["ci_high"].max() <= 1.0
+    assert (lines["ci_low"] <= lines["estimate"]).all()
+    assert (lines["estimate"] <= lines["ci_high"]).all()
     for role, at, share in (("ours", 0.4, 1.0), ("ours", 0.8, 0.5), ("judge", 1.05, 0.5)):
         rows = lines[lines["role"] == role]
         place = int(np.abs(rows["x"].to_numpy() - at).argmin())

@@ -362,7 +362,7 @@ def test_a_suite_with_more_seeds_than_declared_is_exploratory() -> None:
 
 
 def test_a_summary_normalises_by_task() -> None:
-    """0.5 and 1.5 on one task, 1 on two; others are out, and two tasks have no summary."""
+    """0.5 and 1.5 on one task, 1 on two; seeds are drawn within a task; two have no summary."""
     rows = {"A": [15.0, 25.0], "B": [-4.0, -4.0], "C": [20.0], "NoReference": [1e9]}
     rows |= {"NoZero": [1e9], "Unlearned": [1e9]}
     scores = pd.concat([score_rows(task, of_task) for task, of_task in rows.items()])
