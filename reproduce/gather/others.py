@@ -7,6 +7,7 @@ task and the seed, comes from its name, from flags or from the order of the file
 import io
 import json
 import re
+import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from importlib import import_module
 from pathlib import Path
@@ -199,10 +200,14 @@ def _csv(path: Path, columns: Names, evaluated: bool) -> Iterator[Part]:
     header, _, _ = text.partition("\n")
     if ";" in header and "," not in header:
         raise UsageError(f"{path} separates columns by ';': save it with commas")
+    too_many = pd.errors.ParserWarning  # pandas would take the first column for an index
     try:
-        table = pd.read_csv(io.StringIO(text))
+        with warnings.catch_warnings(action="error", category=too_many):
+            table = pd.read_csv(io.StringIO(text), index_col=False)
     except pd.errors.EmptyDataError:
         raise UsageError(f"{path} is empty: {needed}") from None
+    except too_many:
+        raise UsageError(f"{path}: its lines have more cells than its header: {needed}") from None
     except ValueError as error:
         why = str(error).splitlines()[0].removeprefix("Error tokenizing data. C error: ")
         raise UsageError(f"{path} is not a CSV table ({why}): {needed}") from None

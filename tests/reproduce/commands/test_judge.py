@@ -190,6 +190,8 @@ WRONG = {
     "ends at 0": "H\nReacher-v4,1,0,1\n",
     "infinite": "H\nReacher-v4,1,5,inf\n",
     "too large": "H\nReacher-v4,1,5,1\nReacher-v4,1,10,-1.5e16\n",
+    "a cell too many": "H\nReacher-v4,1,5,1,\nReacher-v4,1,10,2,3\n",
+    "a cell too many in a line": "H\nReacher-v4,1,5,1\nReacher-v4,1,10,2,3\n",
     "semicolons": "task;seed;env_steps;mean_return\nReacher-v4;1;5;1,5\n",
     "UTF-16": "H\nReacher-v4,1,5,1\n",
     "unknown task": "H\nReecher-v4,1,5,1\n",
@@ -197,6 +199,8 @@ WRONG = {
     "twice": "H\nReacher-v4,1,5,1\nReacher-v4,1,5,2\n",
     "settings alone --like paper": "H\nReacher-v4,1,5,1\n",
     "unknown source --like jaxlr": "H\nReacher-v4,1,5,1\n",
+    "no such column --columns task=game": "H\nReacher-v4,1,5,1\n",
+    "no step --env-steps 0": "H\nReacher-v4,1,5,1\n",
     "too short --env-steps 9": "H\nReacher-v4,1,5,1\n",
     "nothing in the window --env-steps 9": "H\nReacher-v4,1,5,1\nReacher-v4,1,10,1\n",
 }
