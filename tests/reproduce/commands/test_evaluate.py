@@ -118,6 +118,15 @@ def test_a_task_that_is_not_the_policys_is_refused(run: Path, tmp_path: Path) ->
     assert evaluate_run(folder, episodes=1, task_from=TASK).task.name == TASK
 
 
+def test_a_run_without_evaluations_has_none_to_play_again(run: Path, tmp_path: Path) -> None:
+    """The line names the flag to leave out."""
+    folder = shutil.copytree(run, tmp_path / "seed-3")
+    (folder / "evaluations.csv").unlink()
+    reseal(folder)
+    with refused():
+        evaluate_run(folder, episodes=1, recorded=True)
+
+
 def test_the_command_prints_the_score(run: Path, say: Say) -> None:
     """One line: task, mean, interval, episodes and rule."""
     score = evaluate_run(run, episodes=3)

@@ -82,13 +82,15 @@ def test_a_longer_run_adds_to_its_mirror(tmp_path: Path, memory: dict[str, list[
 
 
 def test_damaged_runs_are_not_mirrored(tmp_path: Path, memory: dict[str, list[Point]]) -> None:
-    """They are not counted; a cell that holds text is left out."""
+    """They are not counted, alone they are refused; a cell that holds text is left out."""
     plan = pendulum(tmp_path / "runs", [1, 2])
     damaged = record_run(plan, TASK, 1, {500: 5.0})
     running = record_run(plan, TASK, 2, {500: 5.0}, status="running")
     (damaged / "evaluations.csv").write_text("")
     (running / "updates.csv").write_text("env_steps,loss\n100,much\n")
     assert mirror("tensorboard", plan.directory, tmp_path / "logs") == 1
+    with refused("damaged"):
+        mirror("tensorboard", damaged, tmp_path / "logs")
     ((name, points),) = memory.items()
     assert name.endswith("seed-2")
     assert {point[0].partition("/")[0] for point in points} >= {"evaluations"}

@@ -297,9 +297,11 @@ def test_a_run_may_end_between_episodes(install: Install, tmp_path: Path, source
 
 
 def test_seeds_are_declared_before_runs(install: Install, tmp_path: Path, sources: Path) -> None:
-    """A control that got more seeds after its first were known is no reference."""
+    """A control that got more seeds after its first were known is no reference; nor is a part."""
     plan = plan_of(tmp_path)
     save_plan(plan)
+    with refused("not trained"):
+        publish(plan)
     run_all(plan)
     with refused():
         publish(plan_of(tmp_path, num_seeds=5))
@@ -342,9 +344,11 @@ def test_a_second_task_joins_the_first(install: Install, tmp_path: Path, sources
     runs = references.single_runs()
     assert set(runs["env_id"]) == {"CartPole-v1", "Acrobot-v1"}
     two: dict[str, Any] = {"settings": ["num_envs=2"], "env_steps": 1_000}
-    other = plan_of(tmp_path / "other", tasks=["Acrobot-v1"], **two)
     with refused():
-        check_publishable(other)
+        check_publishable(plan_of(tmp_path / "other", tasks=["Acrobot-v1"], **two))
+    sampled: dict[str, Any] = {"settings": ["evaluation_rule=sampled"], "env_steps": 10_000}
+    with refused("another rule"):
+        check_publishable(plan_of(tmp_path / "sampled", tasks=["Acrobot-v1"], **sampled))
 
 
 def test_a_control_is_no_grid_of_ours(install: Install, tmp_path: Path) -> None:

@@ -11,6 +11,7 @@ from reproduce.judge import zero_scores
 from reproduce.judge.zero_scores import COLUMNS, main
 from reproduce.plan.unlearned import ZEROS, read_zeros
 from suite.envs.tasks import TASKS, find_task
+from tests.messages import refused
 
 
 def rows(path: Path) -> list[dict[str, str]]:
@@ -88,7 +89,10 @@ def test_measuring_a_task_keeps_other_rows(tmp_path: Path, monkeypatch: pytest.M
     main(["--tasks", "CartPole-v1", "--only", "untrained"])
     assert rows(path)[0]["untrained_return"] == "-7"
     assert rows(path)[0]["num_episodes"] == "2"
-    assert b"\r" not in path.read_bytes()
+    assert b"\r" not in (before := path.read_bytes())
+    with refused():
+        main(["--tasks", "Pendulum-v1", "--episodes", "1"])
+    assert path.read_bytes() == before
 
 
 def test_the_untrained_policy_is_of_an_agent_that_trains_the_task() -> None:

@@ -150,6 +150,7 @@ WRONG = """
 --modes training
 --num-envs 0,8
 --num-envs 1 --threads 2
+--threads 3
 --seconds 0
 --seconds nan
 --out FILE/x

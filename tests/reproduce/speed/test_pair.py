@@ -104,6 +104,12 @@ def test_an_unknown_workload_stops_a_pair_before_it_begins(name: str) -> None:
         next(pair.judge_against("HEAD", ["vtrace", name]))
 
 
+def test_an_unknown_revision_is_refused() -> None:
+    """Before anything is measured."""
+    with pytest.raises(UsageError, match="git does not know the revision 'nowhere'"):
+        next(pair.judge_against("nowhere", ["vtrace"]))
+
+
 def test_the_interval_of_a_ratio_holds_the_truth() -> None:
     """At least 95 of 100 times, with disturbed blocks and drift; it shows a loss of a tenth."""
     generator, inside, seen = np.random.default_rng(0), 0, 0
