@@ -3,7 +3,6 @@
 import math
 from dataclasses import replace
 from functools import cache, partial
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -23,13 +22,9 @@ from tests.agents.trainings import (
     check_update,
     doubled,
     random_transitions,
-    table,
     tiny,
-    train,
-    watch,
 )
 from tests.perceptrons import draw
-from tests.scripted import ScriptedEnv
 
 TINY = tiny("acer_continuous")
 CONTROL = Spaces.vectors(4, 3)
@@ -197,19 +192,6 @@ def test_far_away_behaviour_keeps_the_update_finite(clip_rho_threshold: float | 
         metrics = acer.update(learner, config, batch, draw(1, 6, 6, 4, 3), 1e-3)
         assert all(torch.isfinite(each) for each in metrics.values())
         assert torch.isfinite(learner.optimiser.weights.vector).all()
-
-
-def test_rewards_are_scaled_for_learning_alone(
-    scripted: type[ScriptedEnv], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """By the factor asked for, in new unrolls as in replayed ones; episodes keep their returns."""
-    updates = watch(acer, monkeypatch)
-    scripted.spaces = Spaces.vectors(1, 1)
-    config = replace(TINY, reward_scale=0.25, online_updates=True, replay_start=0, env_steps=100)
-    _, recorder = train(replace(config, evaluation_rule="training"), tmp_path)
-    for _, _, batch, *_ in updates:
-        assert set(batch.rewards[batch.valid > 0].tolist()) == {0.25}
-    assert set(table(recorder, "episodes.csv").episode_return) == {8.0}
 
 
 @pytest.mark.parametrize("std", ["fixed", "learned", "state_dependent"])

@@ -1,4 +1,4 @@
-"""What every agent must learn from: time limits, updates as asked, valid rows, its rate."""
+"""What every agent must learn from: rows, time limits, updates as asked, its rate."""
 
 import importlib
 import math
@@ -16,7 +16,7 @@ from torch import Tensor
 import agents
 from suite.envs.vector_env import Spaces
 from suite.nets.networks import prepare
-from suite.unrolls import UnrollReplay
+from suite.unrolls import UnrollBatch, UnrollReplay
 from tests.agents.trainings import (
     CONTROL,
     CPU,
@@ -24,6 +24,7 @@ from tests.agents.trainings import (
     SWINGING,
     UNROLL_AGENTS,
     VARIANTS,
+    fields,
     learned,
     module_of,
     outputs_of,
@@ -107,7 +108,7 @@ WORTH: dict[str, tuple[dict[str, Any], Callable[[Any], Tensor]]] = {
 SPACES: dict[str, Spaces] = {
     "sac_alf, mixed": Spaces.vectors(1, 1)._replace(num_choices=3),
     **dict.fromkeys(
-        ("sac", "sac_alf, parts", "sac_value", "acer_continuous"), Spaces.vectors(1, 1)
+        ("sac", "sac_alf", "sac_alf, parts", "sac_value", "acer_continuous"), Spaces.vectors(1, 1)
     ),
 }
 
@@ -149,6 +150,74 @@ def test_a_time_limit_bootstraps_unless_it_is_terminal(
     assert values == pytest.approx([value] * len(values), rel=0.1 if "," in variant else 0.06)
     ends = table(recorder, "episodes.csv").env_steps.tolist()[:: config.num_envs]
     assert ends == list(range(8 * config.num_envs, max(ends) + 1, 8 * config.num_envs))
+
+
+def columns_of(batch: Any) -> tuple[Tensor, ...]:
+    """Return observations, actions, rewards, next observations, ends and valid rows, alike."""
+    if isinstance(batch, UnrollBatch):
+        obs, next_obs = batch.obs[:-1], batch.obs[1:]
+        actions, ends, valid = batch.actions, batch.trace_mask == 0, batch.valid > 0
+    else:
+        obs, next_obs, ends = batch.obs, batch.next_obs, batch.terminations > 0
+        actions = getattr(batch, "actions", None)
+        actions = batch.obs_actions[..., 1:] if actions is None else actions
+        valid = torch.ones_like(ends)
+    first = actions[..., 0] if actions.is_floating_point() else actions
+    return obs[..., 0], first.float(), batch.rewards, next_obs[..., 0], ends, valid
+
+
+@pytest.mark.parametrize("agent", SETTINGS)
+def test_a_row_holds_an_action_and_what_it_caused(
+    agent: str, scripted: type[ScriptedEnv], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A reward that repeats the action, scaled if asked for; the next observation; an end."""
+    module, name = module_of(agent), "with_advantages" if agent == "ppo" else "update"
+    scale = {"reward_scale": 0.25} if "reward_scale" in fields(module.Config) else {}
+    learn, num_batches = getattr(module, name), 0
+
+    def checked(learner: Any, config: Any, batch: Any, *others: Any) -> Any:
+        nonlocal num_batches
+        obs, actions, rewards, next_obs, ends, valid = columns_of(batch)
+        assert torch.equal(rewards[valid], scale.get("reward_scale", 1.0) * actions[valid])
+        assert torch.equal(next_obs[valid], obs[valid] + 1 / 8)
+        assert torch.equal(ends[valid], next_obs[valid] == 1)
+        assert not next_obs[~valid].any()  # a new episode's first
+        num_batches += 1
+        return learn(learner, config, batch, *others)
+
+    monkeypatch.setattr(module, name, checked)
+    scripted.kind, scripted.spaces = "termination", SPACES.get(agent, Spaces((1,), 2))
+    scripted.reward = staticmethod(lambda actions: actions.copy())
+    _, recorder = train(tiny(agent, **scale), tmp_path)
+    assert num_batches >= 10
+    assert set(table(recorder, "episodes.csv").episode_return) == {8.0}
+
+
+WARM_UPS: dict[str, Spaces] = {
+    "sac": Spaces.vectors(1, 1),
+    "sac_discrete": Spaces((1,), 3),
+    "sac_alf, mixed": SPACES["sac_alf, mixed"],
+}
+
+
+@pytest.mark.parametrize("variant", WARM_UPS)
+def test_the_warm_up_is_uniform_in_choices_and_numbers(
+    variant: str, scripted: type[ScriptedEnv], tmp_path: Path
+) -> None:
+    """Every choice as often, and numbers from -1 to 1, before there is anything to prefer."""
+    scripted.spaces, seen = WARM_UPS[variant], list[np.ndarray]()
+
+    def reward(actions: np.ndarray) -> np.ndarray:
+        seen.append(actions.reshape(4, -1))
+        return np.zeros((1, 4))
+
+    scripted.reward = staticmethod(reward)
+    train(tiny(variant, env_steps=400, learning_starts=400, num_envs=4), tmp_path)
+    columns = np.concatenate(seen).T
+    if variant != "sac":
+        assert np.bincount(columns[0].astype(int), minlength=3) == pytest.approx([133] * 3, abs=33)
+    if variant != "sac_discrete":
+        assert np.histogram(columns[-1], 4, (-1, 1))[0] == pytest.approx([100] * 4, abs=30)
 
 
 @pytest.mark.parametrize("agent", runner.SEEDS_TOGETHER)

@@ -35,7 +35,6 @@ from tests.agents.trainings import (
     train,
 )
 from tests.runs import repeatable
-from tests.scripted import ScriptedEnv
 from tests.slow_lstm import slow_unroll
 
 TINY = tiny("impala")
@@ -381,24 +380,3 @@ def test_the_last_row_can_be_the_bootstrap_alone() -> None:
         assert torch.equal(getattr(cut, name), getattr(whole, name)[:-1]), name
     assert torch.equal(cut.obs, whole.obs[:-1])
     assert len(cut.obs) == len(cut.rewards) + 1 == config.unroll_length
-
-
-def test_rows_hold_the_action_and_everything_it_caused(
-    scripted: type[ScriptedEnv], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A reward that repeats the action stands beside it; ends and ignored rows follow the tape."""
-    scripted.reward = staticmethod(lambda actions: actions.copy())
-    transitions, seen = impala.transitions, []
-
-    def checked(collected: Experience, config: impala.Config) -> UnrollBatch:
-        unroll, outcomes = collected.unroll, collected.unroll.outcomes
-        actions, valid = unroll.actions.numpy().astype(np.float32), outcomes.valid
-        np.testing.assert_array_equal(outcomes.rewards[valid], actions[valid])
-        seen.append(np.stack([unroll.obs[1:, :, 0], outcomes.truncations, valid], axis=-1))
-        return transitions(collected, config)
-
-    monkeypatch.setattr(impala, "transitions", checked)
-    train(replace(TINY, evaluation_rule="training"), tmp_path)
-    rows = np.concatenate(seen)
-    tape = [(t / 8, t == 8, t > 0) for t in (*range(1, 9), 0)] * len(rows)
-    np.testing.assert_array_equal(rows, np.repeat(np.array(tape[: len(rows)])[:, None], 4, 1))

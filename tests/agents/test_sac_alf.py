@@ -19,7 +19,6 @@ from suite.policy import read_policy
 from tests.agents.alf import assert_same_weights, descend, plain_learner, random_batch, squash
 from tests.agents.trainings import ALF_OPTIONS, CPU, fields, same, table, tiny, train
 from tests.perceptrons import linear, vector
-from tests.scripted import ScriptedEnv
 
 TINY = tiny("sac_alf")
 MIXED = tiny("sac_alf, mixed")
@@ -178,20 +177,6 @@ def test_an_evaluation_draws_as_often_as_asked(task: str, tmp_path: Path) -> Non
         agree = policy.act(obs, np.random.default_rng(1)) == policy.act(obs)
         shares = agree.reshape(2_000, -1)[:, -1].mean()
         assert shares == pytest.approx(1 - epsilon, abs=0.04)
-
-
-def test_the_warm_up_is_uniform_in_choices_and_numbers(
-    scripted: type[ScriptedEnv], tmp_path: Path
-) -> None:
-    """Every choice, and numbers from -1 to 1, before there is anything to prefer."""
-    seen: list[np.ndarray] = []
-    scripted.spaces = Spaces.vectors(1, 1)._replace(num_choices=3)
-    scripted.reward = staticmethod(lambda rows: seen.append(rows.copy()) or rows[..., 0])
-    train(replace(MIXED, env_steps=400, learning_starts=400, num_envs=4), tmp_path)
-    choices, numbers = np.concatenate(seen, axis=1)[0].T
-    assert np.bincount(choices.astype(int), minlength=3) == pytest.approx([133] * 3, abs=33)
-    assert np.histogram(numbers, 4, (-1, 1))[0] == pytest.approx([100] * 4, abs=30)
-    assert set(choices) == {0.0, 1.0, 2.0}
 
 
 def test_a_mixed_action_is_a_number_of_the_actor_and_the_choice_by_its_q() -> None:

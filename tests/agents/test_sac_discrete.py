@@ -18,7 +18,6 @@ from suite.step_replay import StepBatch
 from tests.agents import trainings
 from tests.agents.trainings import CPU, module_of, tiny, train
 from tests.perceptrons import linear, vector
-from tests.scripted import ScriptedEnv
 
 VECTORS = Spaces((3,), 4)
 TINY = tiny("sac_discrete")
@@ -174,15 +173,3 @@ def test_a_bound_of_the_log_temperature_is_kept(tmp_path: Path) -> None:
     learner, _ = train(low, tmp_path / "low")
     assert learner.log_alpha.item() == pytest.approx(-0.001)
     assert sac.make_learner(replace(TINY, max_log_alpha=-2.0), VECTORS, CPU).log_alpha.item() == -2
-
-
-def test_the_warm_up_draws_every_action_as_often(
-    scripted: type[ScriptedEnv], tmp_path: Path
-) -> None:
-    """Before there is anything to prefer."""
-    seen: list[np.ndarray] = []
-    scripted.spaces = Spaces((1,), 3)
-    scripted.reward = staticmethod(lambda actions: seen.append(actions.copy()) or actions * 0.0)
-    train(replace(TINY, env_steps=400, learning_starts=400, num_envs=4), tmp_path)
-    counts = np.bincount(np.concatenate(seen, axis=1)[0].astype(int), minlength=3)
-    assert counts == pytest.approx([133] * 3, abs=33)
