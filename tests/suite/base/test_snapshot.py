@@ -206,10 +206,16 @@ def test_every_damage_is_found(tmp_path: Path) -> None:
         read_snapshot(tmp_path)
 
 
-def test_all_that_is_written_is_read(tmp_path: Path) -> None:
-    """Also a description above the limit of other JSON files, 8 MiB."""
+def test_all_that_is_written_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also a description above other JSON files' 8 MiB; more tensors than are read are refused."""
     numbers = [0.125] * 2**21
     write_snapshot(tmp_path, Snapshot({"numbers": numbers}, {}))
+    snapshot = read_snapshot(tmp_path)
+    assert snapshot is not None
+    assert snapshot.content["numbers"] == numbers
+    monkeypatch.setattr("suite.base.snapshot.LARGEST_TENSORS", 1_000)
+    with pytest.raises(UsageError, match=r"^a checkpoint has .* GiB, .*: train fewer seeds"):
+        write_snapshot(tmp_path, Snapshot({"numbers": []}, {"tensor": torch.zeros(300)}))
     snapshot = read_snapshot(tmp_path)
     assert snapshot is not None
     assert snapshot.content["numbers"] == numbers

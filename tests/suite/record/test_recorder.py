@@ -173,10 +173,10 @@ def test_a_run_that_is_begun_anew_has_one_writer(tmp_path: Path) -> None:
     new = record(tmp_path)
     new.episodes(20, log_to)
     new.flush()
-    old.episodes(11, log_to)
-    for write in (old.flush, old.finish):
+    for write in (old.finish, old.flush):
         with pytest.raises(UsageError, match="seed-1 was started again by another process"):
             write()
+        old.episodes(11, log_to)
     new.finish()
     for seed in (1, 2):
         assert lines(tmp_path, seed, "episodes.csv")[1:] == [f"20,{seed}.0,3"]
@@ -235,6 +235,8 @@ def test_an_error_is_recorded_of_every_seed_that_can_be_written(
     """Another's folder may be gone, or a seed's end itself be what failed."""
     run = record(tmp_path / "gone")
     (tmp_path / "gone" / "seed-1" / "run.json").unlink()
+    with pytest.raises(UsageError, match="seed-1 was removed, or its disk: what was learned"):
+        run.finish()
     run.fail(ArithmeticError("fell"))
     assert run_json(tmp_path / "gone", 2)["status"] == "failed"
 
