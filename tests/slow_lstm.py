@@ -7,7 +7,6 @@ from torch import Tensor
 
 from suite.envs.vector_env import Spaces
 from suite.nets.networks import Trunk
-from suite.nets.recurrence import LSTM
 
 
 def slow_unroll(trunk: Trunk, spaces: Spaces | None, memory: Tensor, batch: Any) -> Tensor:
@@ -17,31 +16,24 @@ def slow_unroll(trunk: Trunk, spaces: Spaces | None, memory: Tensor, batch: Any)
     """
     assert trunk.core is not None
     *layers, (weight, bias) = zip(trunk.weights, trunk.biases, strict=True)
-    features = batch.obs
+    features, lstm, columns = batch.obs, trunk.core.lstm, []
     for each, offset in layers:
         features = torch.tanh(features @ each + offset)
-    return slow_lstm(trunk.core.lstm, features, spaces, memory, batch) @ weight + bias
-
-
-def slow_lstm(
-    lstm: LSTM, features: Tensor, spaces: Spaces | None, memory: Tensor, batch: Any
-) -> Tensor:
-    """Return the hidden units of every step of `batch`, `[T + 1, N, H]`, from its inputs."""
-    columns, size = [], len(lstm.recurrent_weight)
-    weights = lstm.weight.T, lstm.recurrent_weight.T, lstm.bias, torch.zeros_like(lstm.bias)
+    gates = lstm.weight.T, lstm.recurrent_weight.T, lstm.bias, torch.zeros_like(lstm.bias)
+    size = len(lstm.recurrent_weight)
     for i, row in enumerate(memory):
         hidden, cell, further = row[:size], row[size : 2 * size], row[2 * size :]
-        outputs = []
+        units = []
         for t, inputs in enumerate(features[:, i]):
             if t and batch.valid[t - 1, i]:
                 further = further_inputs(spaces, batch.actions[t - 1, i], batch.rewards[t - 1, i])
             elif t:  # the row before was ignored: an episode of its own begins
                 hidden, cell, further = (torch.zeros_like(part) for part in (hidden, cell, further))
             rows = torch.cat([inputs, further])[None], (hidden[None], cell[None])
-            hidden, cell = (each[0] for each in torch.lstm_cell(*rows, *weights))
-            outputs.append(hidden)
-        columns.append(torch.stack(outputs))
-    return torch.stack(columns, 1)
+            hidden, cell = (each[0] for each in torch.lstm_cell(*rows, *gates))
+            units.append(hidden)
+        columns.append(torch.stack(units))
+    return torch.stack(columns, 1) @ weight + bias
 
 
 def further_inputs(spaces: Spaces | None, action: Tensor, reward: Tensor) -> Tensor:

@@ -20,8 +20,17 @@ from suite.evaluation import evaluate
 from suite.record.clock import TIMING_COLUMNS
 from suite.record.recorder import Recorder
 from tests.agents.columns import SHARED, TOGETHER, UPDATES, WAITS
-from tests.agents.trainings import SETTINGS, VARIANTS, learned, module_of, same, table, tiny, train
-from tests.forms import by_agent
+from tests.agents.trainings import (
+    SETTINGS,
+    VARIANTS,
+    by_agent,
+    learned,
+    module_of,
+    same,
+    table,
+    tiny,
+    train,
+)
 from tests.golden.configurations import RUNS
 
 TABLES = ("episodes.csv", "evaluations.csv", "updates.csv")

@@ -21,8 +21,7 @@ from suite.base.errors import UsageError
 from suite.collector import Collector
 from suite.graphs import WARM_UPS, Graphs
 from tests import stand_in_gpu
-from tests.agents.trainings import learned, module_of
-from tests.forms import by_agent
+from tests.agents.trainings import by_agent, learned, module_of
 from tests.golden import configurations, runner
 from tests.runs import repeatable
 from tests.stand_in_gpu import DEVICE, Graph, OnGpu, Pool, installed, on_cpu, reads_nothing

@@ -2,7 +2,7 @@
 
 import dataclasses
 import importlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -84,6 +84,22 @@ VARIANTS: dict[str, dict[str, Any]] = {
 def module_of(agent: str) -> Any:
     """Return the module of an agent, or of a variant of it."""
     return importlib.import_module(f"agents.{agent.partition(',')[0]}")
+
+
+def by_agent(cases: Iterable[Any]) -> list[Any]:
+    """Return parameters: an agent's first case runs always, its others under `make test-slow`.
+
+    Cases are names, or tuples that begin with one; an agent is what stands before the comma.
+    """
+    met: set[str] = set()
+    parameters = []
+    for case in cases:
+        values = case if isinstance(case, tuple) else (case,)
+        agent = values[0].partition(",")[0]
+        marks = [pytest.mark.further] if agent in met else []
+        parameters.append(pytest.param(*values, marks=marks))
+        met.add(agent)
+    return parameters
 
 
 def tiny(variant: str, **changes: Any) -> Any:
