@@ -14,7 +14,7 @@ from reproduce.commands.evaluate import evaluate_run
 from suite.base.errors import UsageError
 from suite.base.randomness import environment_seeds
 from suite.envs.gymnasium_pool import describe
-from suite.envs.tasks import Task, find_task
+from suite.envs.tasks import find_task
 from suite.envs.vector_env import Spaces, VectorEnv
 from suite.settings.command_line import read_command_line
 from tests.messages import refused
@@ -22,17 +22,6 @@ from tests.runs import run_json
 
 HERE = "tests.suite.envs.elsewhere"
 FROM = f"--task-from={HERE}"
-
-
-def test_a_task_without_a_row_is_read_from_its_registration() -> None:
-    """Time limit, kind of action and sizes: all that a row says."""
-    kinds = {"Tape": ("discrete", 0, 3), "Pulled": ("continuous", 2, 0), "Both": ("hybrid", 2, 3)}
-    facts: Any = {"family": "other", "simulator": "gymnasium", "time_limit": 8, "obs_size": 3}
-    for short, (kind, size, number) in kinds.items():
-        name = f"{HERE}:{short}-v0"
-        task = find_task(name)
-        assert task == Task(name=name, action_size=size, num_actions=number, **facts)
-        assert task.actions == kind
 
 
 @pytest.mark.parametrize(

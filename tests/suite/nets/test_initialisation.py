@@ -83,21 +83,6 @@ def test_biases_are_zero_but_for_those_of_torch(scheme: Scheme) -> None:
 
 
 @pytest.mark.parametrize("scheme", ALL)
-def test_heads_of_a_layer_are_drawn_one_after_another(scheme: Scheme) -> None:
-    """Side by side they are what each, with its own gain, would be as a layer of its own."""
-    stream, weights, biases = generator(), [], []
-    for width, gain in ((3, 0.01), (1, 2.0)):
-        weight, bias = draw_layer(stream, 6, [(width, gain)], scheme)
-        weights.append(weight)
-        biases.append(bias)
-    weight, bias = draw_layer(generator(), 6, [(3, 0.01), (1, 2.0)], scheme)
-    assert torch.equal(weight, torch.cat(weights, 1))
-    assert torch.equal(bias, torch.cat(biases))
-    if scheme == "orthogonal":
-        np.testing.assert_allclose(weight.norm(dim=0), [0.01, 0.01, 0.01, 2.0], rtol=1e-5)
-
-
-@pytest.mark.parametrize("scheme", ALL)
 def test_a_kernel_is_a_matrix_of_patches_in_channels_last_memory(scheme: Scheme) -> None:
     """A unit's inputs are channels times area; orthogonal filters are orthonormal patches."""
     kernel, _ = draw_convolution(generator(), (8, 4, 3), scheme, 0.5)
