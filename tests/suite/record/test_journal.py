@@ -396,7 +396,10 @@ def test_a_killed_group_keeps_its_progress(
 def test_time_goes_on_where_the_checkpoint_was_made(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A run of 200 s, killed at 55 of 60 steps, 100 s a day later: no lost time is counted."""
+    """A run of 200 s, killed at 55 of 60 steps, 100 s a day later: no lost time is counted.
+
+    When it was begun stays in its record.
+    """
     now = 0.0
     monkeypatch.setattr("time.perf_counter", lambda: now)
     run = Run(tmp_path)
@@ -406,6 +409,7 @@ def test_time_goes_on_where_the_checkpoint_was_made(
     with pytest.raises(Killed):
         run.play(55)
     now = 1e5
+    monkeypatch.setattr("suite.record.recorder.now", lambda: "a day later")
     again = Run(tmp_path)
     now += 50.0  # the past is played again
     env_step = again.env.step
@@ -424,7 +428,9 @@ def test_time_goes_on_where_the_checkpoint_was_made(
     rows = (tmp_path / "seed-1" / "timing.csv").read_text().splitlines()
     seconds = [float(row.split(",")[2]) for row in rows[1:]]
     assert seconds == [100.0, 100.0, 100.0, 100.0, 109.0, 119.0]
-    assert run_json(tmp_path)["wall_seconds"] == 119.0
+    record = run_json(tmp_path)
+    assert record["wall_seconds"] == 119.0
+    assert record["started_at"] != "a day later"
 
 
 def test_a_run_that_was_begun_anew_gets_no_actions_of_the_older_process(

@@ -339,7 +339,7 @@ def test_what_an_unfinished_run_left_is_removed(content: bytes | None, tmp_path:
     first = record(tmp_path, [1])
     first.episodes(10, ended([[1.0]], [[3]]))
     log(first, 10, [1.0])
-    for name in ("policy.safetensors", "policy.json", "evaluations.csv.xz"):
+    for name in ("policy.safetensors", "policy.json", "evaluations.csv.xz", ".run.json.1.tmp"):
         (tmp_path / "seed-1" / name).write_text("old")
     if content is not None:
         (tmp_path / "seed-1" / "run.json").write_bytes(content)
