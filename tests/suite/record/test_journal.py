@@ -22,6 +22,7 @@ from suite.base.randomness import environment_seeds, stream
 from suite.base.snapshot import Snapshot, read_snapshot, write_snapshot
 from suite.envs.tasks import find_task
 from suite.envs.vector_env import VectorEnv
+from suite.record import seed_folder
 from suite.record.journal import Journal
 from suite.record.recorder import Recorder
 from tests.runs import Killed, repeatable, run_json, tree
@@ -449,6 +450,25 @@ def test_a_run_that_was_begun_anew_gets_no_actions_of_the_older_process(
     assert again.recorder.snapshot.content["numbers"] == [SAVES[-1]]
     again.play()
     assert repeatable(tmp_path / "cut") == whole
+
+
+def test_a_run_that_goes_on_is_claimed_before_its_tables_are_cut(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An older process that only hung would else write its rows behind the cut."""
+    old, cut, cuts = Run(tmp_path), seed_folder.open_inside, list[Path]()
+    with pytest.raises(Killed):
+        old.play(55)
+
+    def checked(folder: Path, path: Path, num_bytes: int) -> Any:
+        with pytest.raises(UsageError, match="started again by another process"):
+            old.recorder.check_ours()
+        cuts.append(path)
+        return cut(folder, path, num_bytes)
+
+    monkeypatch.setattr(seed_folder, "open_inside", checked)
+    Run(tmp_path)
+    assert len(cuts) == 3  # episodes, updates and timing
 
 
 @pytest.mark.parametrize("file", ["run.json", "tensors"])
