@@ -81,6 +81,27 @@ def test_each_multiple_is_met_once_and_the_last_stride_always(
         assert columns(tmp_path, seed, "evaluations.csv") == scored
 
 
+def test_a_run_that_its_training_scores_is_not_evaluated(tmp_path: Path) -> None:
+    """Evaluations would take time, and be a second score."""
+    config = small(evaluation_rule="training")
+    run = recorder(tmp_path, config)
+    Session(config, run, 10).evaluate_if_due(30, 10, lambda obs, generators: obs, weights_of)
+    run.flush()
+    assert not list(tmp_path.rglob("evaluations.csv"))
+
+
+def test_a_run_takes_the_threads_that_it_is_given(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its simulator has as many as its updates, unless it is told another number."""
+    taken, run = list[int](), recorder(tmp_path, small())
+    monkeypatch.setattr(module, "use_threads", taken.append)
+    monkeypatch.setattr(module, "VectorEnv", lambda *_, num_threads: taken.append(num_threads))
+    for env_threads in (None, 3):
+        Session(small(num_threads=2, env_threads=env_threads), run, 10)
+    assert taken == [2, 2, 2, 3]
+
+
 def test_a_run_goes_on_until_its_last_seed_has_diverged(tmp_path: Path) -> None:
     """Steps of seeds that have nothing left to learn would be wasted."""
     run = recorder(tmp_path, small())
@@ -199,11 +220,11 @@ def test_a_command_never_trains_over_finished_seeds(entry: Any, tmp_path: Path) 
 
 @pytest.mark.parametrize("entry", [train_together, train_in_turn])
 def test_a_command_trains_the_seeds_that_were_added(entry: Any, tmp_path: Path) -> None:
-    """Those of a finished command stay; a seed's bytes are the same alone."""
-    assert command(entry, tmp_path, {}, "1 2")[0] == 0
+    """Those of a command that ended stay, and its exit status, as one of them diverged."""
+    assert command(entry, tmp_path, {1: math.nan}, "1 2")[0] == 2
     before = run_json(tmp_path, 2)
     status, trained = command(entry, tmp_path, {})
-    assert (status, [config.seeds for config in trained]) == (0, [(3,)])
+    assert (status, [config.seeds for config in trained]) == (2, [(3,)])
     assert run_json(tmp_path, 2) == before
 
 
