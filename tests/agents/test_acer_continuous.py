@@ -1,4 +1,4 @@
-"""Continuous ACER: every equation against a slow re-derivation, then what training must do."""
+"""Continuous ACER: every equation against a slow re-derivation; far behaviour, first deviation."""
 
 import math
 from dataclasses import replace

@@ -1,4 +1,4 @@
-"""Value-network SAC: every equation against a slow re-derivation, then what training must do."""
+"""Value-network SAC: every equation against a slow re-derivation; the settings of each task."""
 
 from dataclasses import replace
 
