@@ -52,14 +52,14 @@ def read_report_table(directory: Path, name: str) -> pd.DataFrame:
         cell counts as missing, so a task may be called `NA`.
     """
     columns, path = list(COLUMNS[name]), directory / f"{name}.csv"
+    text: Any = dict.fromkeys(TEXT_COLUMNS.intersection(columns), str)
     try:
         content = io.BytesIO(read_plain(path))
+        table = pd.read_csv(content, dtype=text, keep_default_na=False, na_values=[""])
     except FileNotFoundError:
         return pd.DataFrame(columns=pd.Index(columns))
-    except (OSError, *DAMAGED) as error:
+    except (OSError, ValueError, *DAMAGED) as error:
         raise UsageError(f"unreadable {path}: {error}") from None
-    text: Any = dict.fromkeys(TEXT_COLUMNS.intersection(columns), str)
-    table = pd.read_csv(content, dtype=text, keep_default_na=False, na_values=[""])
     return table.reindex(columns=columns)
 
 

@@ -17,6 +17,7 @@ from reproduce.report.charts import TEMPLATES
 from reproduce.report.page import ASSETS
 from reproduce.report.tables import COLUMNS
 from reproduce.words import MISSING, number
+from suite.base.errors import UsageError
 from tests.messages import check
 from tests.reproduce.report.grids import HOSTILE, Page
 from tests.reproduce.report.tables import over, reference, score, write
@@ -188,6 +189,15 @@ def test_a_task_called_na_is_a_task(tmp_path: Path) -> None:
     write(tmp_path, verdicts=[verdict("A", "reproduced"), verdict("NA", "below")])
     assert "1 of 2 tasks reproduced, 1 below." in Page(report.write_page(tmp_path)).text
     assert all(task in terminal(tmp_path) for task in ("A ", "NA "))
+
+
+@pytest.mark.parametrize("name", ["verdicts.csv", "report.json"])
+def test_a_damaged_file_of_a_page_is_named(name: str, tmp_path: Path) -> None:
+    """Who draws a copied folder learns which file to fetch again."""
+    write(tmp_path, verdicts=[verdict("A", "reproduced")])
+    (tmp_path / name).write_bytes(b"")
+    with pytest.raises(UsageError, match=f"unreadable .*{name}: "):
+        report.write_page(tmp_path)
 
 
 @pytest.mark.usefixtures("undrawn")
