@@ -92,4 +92,4 @@ def write(messages: dict[str, str]) -> None:
 
 
 APPROVED = read()
-"""As the file was when the tests began: a long run lasts while it is edited, or written anew."""
+"""As the file was when the tests began: who edits it meanwhile does not disturb a long run."""

@@ -200,14 +200,15 @@ def _csv(path: Path, columns: Names, evaluated: bool) -> Iterator[Part]:
     header, _, _ = text.partition("\n")
     if ";" in header and "," not in header:
         raise UsageError(f"{path} separates columns by ';': save it with commas")
-    too_many = pd.errors.ParserWarning  # pandas would take the first column for an index
+    too_many = pd.errors.ParserWarning
     try:
         with warnings.catch_warnings(action="error", category=too_many):
-            table = pd.read_csv(io.StringIO(text), index_col=False)
+            table = pd.read_csv(io.StringIO(text), index_col=False)  # else the first is an index
     except pd.errors.EmptyDataError:
         raise UsageError(f"{path} is empty: {needed}") from None
     except too_many:
-        raise UsageError(f"{path}: its lines have more cells than its header: {needed}") from None
+        fix = f"name every column, row names too ({needed})"
+        raise UsageError(f"{path}: its lines have more cells than its header: {fix}") from None
     except ValueError as error:
         why = str(error).splitlines()[0].removeprefix("Error tokenizing data. C error: ")
         raise UsageError(f"{path} is not a CSV table ({why}): {needed}") from None

@@ -172,13 +172,14 @@ def test_a_row_holds_an_action_and_what_it_caused(
 ) -> None:
     """A reward that repeats the action, scaled if asked for; the next observation; an end."""
     module, name = module_of(agent), "with_advantages" if agent == "ppo" else "update"
-    scale = {"reward_scale": 0.25} if "reward_scale" in fields(module.Config) else {}
+    known = {"reward_scale": 0.25, "online_updates": True}  # of new rows and of replayed ones
+    options = {key: value for key, value in known.items() if key in fields(module.Config)}
     learn, num_batches = getattr(module, name), 0
 
     def checked(learner: Any, config: Any, batch: Any, *others: Any) -> Any:
         nonlocal num_batches
         obs, actions, rewards, next_obs, ends, valid = columns_of(batch)
-        assert torch.equal(rewards[valid], scale.get("reward_scale", 1.0) * actions[valid])
+        assert torch.equal(rewards[valid], options.get("reward_scale", 1.0) * actions[valid])
         assert torch.equal(next_obs[valid], obs[valid] + 1 / 8)
         assert torch.equal(ends[valid], next_obs[valid] == 1)
         assert not next_obs[~valid].any()  # a new episode's first
@@ -188,7 +189,7 @@ def test_a_row_holds_an_action_and_what_it_caused(
     monkeypatch.setattr(module, name, checked)
     scripted.kind, scripted.spaces = "termination", SPACES.get(agent, Spaces((1,), 2))
     scripted.reward = staticmethod(lambda actions: actions.copy())
-    _, recorder = train(tiny(agent, **scale), tmp_path)
+    _, recorder = train(tiny(agent, **options), tmp_path)
     assert num_batches >= 10
     assert set(table(recorder, "episodes.csv").episode_return) == {8.0}
 

@@ -202,7 +202,7 @@ def test_a_damaged_file_of_a_page_is_named(name: str, tmp_path: Path) -> None:
 
 @pytest.mark.usefixtures("undrawn")
 def test_times_to_a_score_are_of_the_seeds_that_got_there(tmp_path: Path) -> None:
-    """The third of three counts as the slowest; no times, no part. Other tables are optional."""
+    """The third of three counts as the slowest. Where no seed got there, the page has no part."""
     times = {"task": "A", "share": 0.5, "score": 50.0, "env_steps": 10}
     rows = [times | {"seed": seed, "wall_seconds": 60.0 * seed} for seed in (1, 2)]
     rows.append(times | {"seed": 3, "env_steps": None, "wall_seconds": None})

@@ -82,6 +82,15 @@ def test_biases_are_zero_but_for_those_of_torch(scheme: Scheme) -> None:
         assert scipy.stats.kstest(drawn.numpy(), uniform.cdf).pvalue > 0.01
 
 
+def test_heads_of_a_layer_are_drawn_one_after_another() -> None:
+    """Side by side they are what each, with its own gain, would be as a layer of its own."""
+    stream, heads = generator(), [(3, 0.01), (1, 2.0)]
+    alone = [draw_layer(stream, 6, [head], "orthogonal")[0] for head in heads]
+    together, _ = draw_layer(generator(), 6, heads, "orthogonal")
+    assert torch.equal(together, torch.cat(alone, 1))
+    np.testing.assert_allclose(together.norm(dim=0), [0.01, 0.01, 0.01, 2.0], rtol=1e-5)
+
+
 @pytest.mark.parametrize("scheme", ALL)
 def test_a_kernel_is_a_matrix_of_patches_in_channels_last_memory(scheme: Scheme) -> None:
     """A unit's inputs are channels times area; orthogonal filters are orthonormal patches."""
