@@ -1,6 +1,5 @@
 """`AGENT SUITE`: run a grid and report it."""
 
-from argparse import RawDescriptionHelpFormatter
 from collections.abc import Sequence
 from functools import partial
 from importlib.metadata import distributions
@@ -29,7 +28,7 @@ def main(argv: Sequence[str]) -> int:
     """Plan, run, gather, check, draw."""
     lines = [f"  {f'{word} {words}':<31} {text}" for word, (words, text) in flags.COMMANDS.items()]
     prog, about = flags.program(), "\n".join([ABOUT, *lines])
-    parser = Parser(prog=prog, description=about, formatter_class=RawDescriptionHelpFormatter)
+    parser = Parser(prog=prog, description=about)
     parser.usage = f"{prog} AGENT SUITE [flags]\n       {prog} COMMAND ..."
     parser.hint = "; a setting of the agent goes behind --set (--set gamma=0.98), the rest: --help"
     release = next((found.version for found in distributions(name="encore-rl")), "not installed")

@@ -11,7 +11,6 @@ It writes `results/references/fingerprints.csv`; a test refuses a pair that is m
 date or incompatible.
 """
 
-import argparse
 import importlib
 import sys
 import tempfile
@@ -113,11 +112,7 @@ def p_value(ours: Float[np.ndarray, " seeds"], theirs: Float[np.ndarray, " runs"
 
 def main(argv: Sequence[str]) -> int:
     """Measure and write the table; the exit status is 1 if a pair is incompatible."""
-    parser = Parser(
-        prog="python -m reproduce.judge.fingerprints",
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    parser = Parser(prog="python -m reproduce.judge.fingerprints", description=__doc__)
     parser.add_argument("--agent", nargs="+", default=AGENTS, help="default: all")
     parser.add_argument("--source", help="measure the settings of this one alone")
     options = parser.parse(argv)

@@ -14,7 +14,6 @@ default). Continuous policies play their mode, discrete ones sample, for they be
 the mode is a single action.
 """
 
-import argparse
 import importlib
 import sys
 from collections.abc import Callable, Mapping, Sequence
@@ -164,11 +163,7 @@ def in_every_protocol(names: Sequence[str]) -> list[Task]:
 
 def main(argv: Sequence[str]) -> int:
     """Read the command line, measure and write after each task; return the exit status."""
-    parser = Parser(
-        prog="python -m reproduce.judge.zero_scores",
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    parser = Parser(prog="python -m reproduce.judge.zero_scores", description=__doc__)
     parser.add_argument("--tasks", nargs="+", default=list(TASKS), help="default: every task")
     parser.add_argument("--only", choices=("random", "untrained"), help="default: both")
     parser.add_argument("--episodes", type=int, default=100, help="of the random policy")

@@ -104,12 +104,16 @@ def printable(text: str) -> str:
 
 
 class Parser(argparse.ArgumentParser):
-    """An ArgumentParser that raises `UsageError` and rejects abbreviated flags."""
+    """An ArgumentParser that raises `UsageError`, rejects abbreviated flags and keeps lines.
+
+    Those of the description stay as they are unless another `formatter_class` is given.
+    """
 
     hint = ""
     """What to add where a flag is like none that is known, in place of a list of these."""
 
     def __init__(self, **kwargs: Any) -> None:
+        kwargs = {"formatter_class": argparse.RawDescriptionHelpFormatter} | kwargs
         super().__init__(allow_abbrev=False, **kwargs)
         self._negative_number_matcher = re.compile(r"-\.?\d")  # argparse's own knows no -2e1
 
