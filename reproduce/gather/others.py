@@ -7,7 +7,6 @@ task and the seed, comes from its name, from flags or from the order of the file
 import io
 import json
 import re
-import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from importlib import import_module
 from pathlib import Path
@@ -16,6 +15,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import pandas as pd
 
+from reproduce.gather.references import TooManyCells, read_cells
 from reproduce.gather.tables import LARGEST_NUMBER
 from suite.base.errors import UsageError
 from suite.base.files import LARGEST_TABLE, open_regular
@@ -200,13 +200,11 @@ def _csv(path: Path, columns: Names, evaluated: bool) -> Iterator[Part]:
     header, _, _ = text.partition("\n")
     if ";" in header and "," not in header:
         raise UsageError(f"{path} separates columns by ';': save it with commas")
-    too_many = pd.errors.ParserWarning
     try:
-        with warnings.catch_warnings(action="error", category=too_many):
-            table = pd.read_csv(io.StringIO(text), index_col=False)  # else the first is an index
+        table = read_cells(io.StringIO(text))
     except pd.errors.EmptyDataError:
         raise UsageError(f"{path} is empty: {needed}") from None
-    except too_many:
+    except TooManyCells:
         fix = f"name every column, row names too ({needed})"
         raise UsageError(f"{path}: its lines have more cells than its header: {fix}") from None
     except ValueError as error:

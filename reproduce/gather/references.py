@@ -50,6 +50,7 @@ LENT: dict[tuple[str, str], tuple[Data, Mapping[str, pd.DataFrame]]] = {}
 KEPT: list[Any] = []
 """Functions whose answers are kept until a source is lent."""
 _Function = TypeVar("_Function", bound=Callable[..., Any])
+TooManyCells = pd.errors.ParserWarning
 How = Literal["single runs", "stated", "drawn curve"]
 
 PROTOCOLS = ("", *ATARI_PROTOCOLS)
@@ -93,6 +94,15 @@ def lend(agent: str, source: str, data: Data, tables: Mapping[str, pd.DataFrame]
         function.cache_clear()
 
 
+def read_cells(content: Any, **how: Any) -> pd.DataFrame:
+    """Return a CSV table of a stream; a `TooManyCells` where a line has more than the header.
+
+    pandas would take the first column for an index, or leave out the last cells.
+    """
+    with warnings.catch_warnings(action="error", category=TooManyCells):
+        return pd.read_csv(content, index_col=False, **how)
+
+
 def read_reference_table(path: Path) -> pd.DataFrame:
     """Return a table of reference data; a name that ends in `.xz` is unpacked.
 
@@ -101,13 +111,11 @@ def read_reference_table(path: Path) -> pd.DataFrame:
     """
     columns = COLUMNS[path.name.partition(".")[0]]
     how: Any = {"keep_default_na": False, "na_values": [""]}  # an agent may be called NA
-    too_many = pd.errors.ParserWarning
     try:
         content = path.read_bytes()
         content = lzma.decompress(content) if path.suffix == ".xz" else content
-        with warnings.catch_warnings(action="error", category=too_many):
-            table = pd.read_csv(io.BytesIO(content), index_col=False, dtype=dict(columns), **how)
-    except too_many:
+        table = read_cells(io.BytesIO(content), dtype=dict(columns), **how)
+    except TooManyCells:
         fix = "put a text that holds a comma in double quotes"
         problem = f"its lines have more cells than its header: {fix}"
         raise UsageError(f"unreadable {path}: {problem}") from None
