@@ -21,6 +21,7 @@ from reproduce.report.words import verdict_lines
 from reproduce.run.view import say
 from reproduce.words import counted
 from suite.base.errors import UsageError
+from suite.settings.presets import origin_of
 
 
 def main(argv: Sequence[str]) -> int:
@@ -71,7 +72,7 @@ def report(
     if found := pipeline.departures(plan, verdicts):
         say(console, "\n  ".join(["Departures from the source:", *found]))
     if plan.program.is_ours and not references.sources(plan.agent):
-        origin = getattr(presets_of(plan.agent), "agent", plan.agent)
+        origin = origin_of(presets_of(plan.agent), plan.agent)
         other = "AGENT" if origin == plan.agent else origin
         lines = "\n  ".join(commands(plan, baseline=other))
         say(console, f"Judge it by the runs of {other}:\n  {lines}")

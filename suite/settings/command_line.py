@@ -25,7 +25,7 @@ from suite.base.errors import UsageError, near, nearest
 from suite.base.files import NO_SPACE
 from suite.envs.tasks import Task, find_task, folder_of, tasks_in
 from suite.settings.config import MOST_STEPS
-from suite.settings.presets import ConfigT, Preset, find_source, replaced, replacements
+from suite.settings.presets import ConfigT, Preset, find_source, origin_of, replaced, replacements
 
 NO_MEMORY = re.compile(r"can(no|')t allocate memory", re.IGNORECASE)
 """What torch says where the machine has no more memory; Python has an error for it."""
@@ -391,8 +391,8 @@ def read_command_line(
         print(said, file=sys.stderr)
     elif (number := len(replacements(preset, config))) and not options.plot:
         said = f"{source} on {suite} changes {number} of the file's defaults"
-        origin = getattr(presets, "agent", agent)
-        print(f"{said}: see python -m reproduce list {origin} --like {source}")
+        whose = origin_of(presets, agent)
+        print(f"{said}: see python -m reproduce list {whose} --like {source}")
     out = options.out or Path("runs") / "alone" / agent / folder_of(task)
     kept = (options.checkpoint_minutes, options.drop_checkpoints, options.keep_best, options.plot)
     return config, RunOptions(suite, source, out, *kept)

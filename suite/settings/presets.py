@@ -188,12 +188,17 @@ def replacements(preset: Any, config: Any) -> list[str]:
     ]
 
 
+def origin_of(presets: Mapping[Any, Any], agent: str) -> str:
+    """Return the agent whose sources these presets are: those of a copy are its origin's."""
+    return str(getattr(presets, "agent", agent))
+
+
 def replaced(presets: Mapping[Any, Any], agent: str, key: tuple[str, str], config: Any) -> str:
     """Return a sentence on the defaults of a copy's `Config` that its origin's preset replaces.
 
     Nothing is said where the presets are the agent's own.
     """
-    origin, changes = getattr(presets, "agent", agent), replacements(presets[key].config, config)
+    origin, changes = origin_of(presets, agent), replacements(presets[key].config, config)
     if origin == agent or not changes:
         return ""
     file = f"agents/{agent}.py"
