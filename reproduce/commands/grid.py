@@ -77,6 +77,7 @@ def _say_outlook(plan: Plan, console: Console) -> None:
     from reproduce.judge import outlook
 
     rows = outlook.outlooks(plan)
+    console.print()
     console.print(outlook.table_of(rows))
     lines = [outlook.suite_line(plan, rows), outlook.cost(plan, rows)]
     for line in filter(None, lines):
