@@ -385,8 +385,7 @@ def make_learner(config: Config, spaces: Spaces, device: torch.device) -> Learne
         critics.append([draw(pair_sizes, [(num_choices, gain)]) for _ in range(num_networks)])
     actor, online = Ensemble(actors, device) if actors else None, Ensemble(critics, device)
     initial = torch.tensor([[config.initial_choice_alpha], [config.initial_alpha]]).log()
-    if config.max_log_alpha is not None:
-        initial = initial.clamp(max=config.max_log_alpha)
+    initial = initial.clamp(-1e30, config.max_log_alpha)  # finite, also of 0
     log_alphas = initial.repeat(1, len(config.seeds)).to(device).requires_grad_()
     on_gpu = device.type == "cuda"
     adam = partial(Adam, capturable=on_gpu)
@@ -541,7 +540,7 @@ def _update_policy(
     actions, log_probs = sample(learner.actor, config, obs, noise, num_steps)
     ratios = log_ratios(log_probs, actions, previous, config)
     critics_actions = actions
-    if config.action_gradient_clip is not None:
+    if config.action_gradient_clip is not None and learner.actor is not None:
         critics_actions = actions.clone()  # without the prior's part
         bounds = config.action_gradient_clip / obs.shape[1] * weights[..., None]
         critics_actions.register_hook(lambda gradient: gradient.clamp(-bounds, bounds))  # dQ/da

@@ -105,7 +105,10 @@ class Collector:
             self._submit()
 
     def result(self) -> Experience:
-        """Return the next unroll; it stays as it is until the one after the next is begun."""
+        """Return the next unroll.
+
+        It stays as it is until the next is begun; with a lag, until the one after that.
+        """
         if self._collection is None and self._lag and self._past_weights:
             self._submit()
         elif self._collection is None:

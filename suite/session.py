@@ -168,11 +168,11 @@ def train_in_turn(
     each = [replace(config, seeds=(seed,)) for seed in config.seeds]
     # If this command was killed, some seeds have ended: continue with the others.
     ends = [status_of(alone, options.out, alone.seeds[0]) for alone in each]
-    left = [alone for alone, end in zip(each, ends, strict=True) if end is None] or each
-    for alone in left:
+    left = [alone for alone, end in zip(each, ends, strict=True) if end is None]
+    status = 2 if left and "diverged" in ends else 0
+    for alone in left or each:
         refuse_finished(options.out / f"seed-{alone.seeds[0]}", alone.env_steps)
-    status = 2 if "diverged" in ends else 0
-    for alone in left:
+    for alone in left or each:
         recorder = Recorder.for_command(agent, alone, options)
         status = max(status, _train(alone, recorder, train))
     return status

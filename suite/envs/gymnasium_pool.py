@@ -153,6 +153,11 @@ def _is_of(spec: EnvSpec, module: str) -> bool:
     return f"{place}.".startswith(f"{module}.")
 
 
+def check_makeable(task: Task) -> None:
+    """Raise a `UsageError` if an environment of the task cannot be made."""
+    _make(task.simulator_id, 1, task.time_limit, dict(task.options)).close()
+
+
 def _make(name: str, num_envs: int, time_limit: int, options: dict[str, Any]) -> Any:
     """Return gymnasium's vector of `num_envs` environments that reset in the step after an end."""
     spec, options = _find(name), {**options, "max_episode_steps": time_limit}

@@ -361,19 +361,20 @@ def read_command_line(
     _add_run_flags(first)
     options, _ = first.parse_known_args(argv)
     suites = dict.fromkeys(suite for suite, _ in presets)
+    likely = [each for each, source in presets if options.like in (None, source)] or [*suites]
     if options.task and options.task_from:
         raise UsageError("give either --task or --task-from")
     task = options.task_from or options.task
-    suite = options.suite
-    if suite is None:
-        suite = next(iter(suites)) if task is None else _suite_of(task, presets)
+    if (suite := options.suite) is None:
+        having = (each for each in likely if task is None or task in tasks_in(each))
+        suite = next(having, None) or _suite_of(str(task), presets)
     source = find_source(presets, suite, options.like)
     if task is None:
         task = str(getattr(presets[suite, source].config, "task", ""))
     if (found := find_task(task)).simulator == "gymnasium":
-        from suite.envs.gymnasium_pool import describe
+        from suite.envs.gymnasium_pool import check_makeable
 
-        describe(found.simulator_id)  # refuses what cannot be made, before a run's folder is
+        check_makeable(found)  # before a run's folder is made
     fitting = [other for other in suites if task in tasks_in(other)]
     if fitting and suite not in fitting:
         raise UsageError(f"--suite {suite} has no {task}{nearest(fitting[0], fitting)}")

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 from torch.distributions import Normal
 
-from agents import sac, sac_alf
+from agents import load_policy, sac, sac_alf
 from suite import step_session
 from suite.envs.vector_env import Spaces
 from suite.policy import read_policy
@@ -177,6 +177,14 @@ def test_an_evaluation_draws_as_often_as_asked(task: str, tmp_path: Path) -> Non
         agree = policy.act(obs, np.random.default_rng(1)) == policy.act(obs)
         shares = agree.reshape(2_000, -1)[:, -1].mean()
         assert shares == pytest.approx(1 - epsilon, abs=0.04)
+
+
+@pytest.mark.parametrize("task", ["Claw-v0", "CartPole-v1"])
+def test_a_policy_without_a_temperature_can_be_loaded(task: str, tmp_path: Path) -> None:
+    """Where there is no actor, its settings are unused."""
+    config = replace(SHORT, task=task, initial_alpha=0.0, learn_alpha=False)
+    _, recorder = train(replace(config, action_gradient_clip=1.0), tmp_path)
+    load_policy(recorder.seed_directories[0])
 
 
 def test_a_mixed_action_is_a_number_of_the_actor_and_the_choice_by_its_q() -> None:

@@ -228,6 +228,14 @@ def test_a_command_trains_the_seeds_that_were_added(entry: Any, tmp_path: Path) 
     assert run_json(tmp_path, 2) == before
 
 
+@pytest.mark.parametrize("entry", [train_together, train_in_turn])
+def test_seeds_are_trained_again_once_all_have_diverged(entry: Any, tmp_path: Path) -> None:
+    """The exit status tells how they end this time."""
+    losses = {seed: math.nan for seed in (1, 2, 3)}
+    assert command(entry, tmp_path, losses)[0] == 2
+    assert command(entry, tmp_path, {})[0] == 0
+
+
 @pytest.mark.parametrize(("seconds", "goes_on"), [(60.0, True), (0.0, False)])
 def test_a_second_request_ends_a_run_at_once(
     seconds: float, goes_on: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

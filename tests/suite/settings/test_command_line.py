@@ -9,6 +9,7 @@ from typing import Any, Literal
 import pytest
 
 from suite.base.errors import UsageError
+from suite.envs.tasks import TASKS, Task
 from suite.settings.command_line import (
     RunOptions,
     read_command_line,
@@ -53,6 +54,7 @@ PRESETS = {
     ("mujoco", "jaxrl"): preset(Config(num_envs=3)),
     ("mujoco-small", "paper"): preset(Config(num_envs=4)),
     ("dmc", "paper"): preset(Config(num_envs=5)),
+    ("mujoco-9", "cleanrl"): preset(Config(num_envs=6)),
 }
 
 
@@ -87,15 +89,30 @@ def test_flags_change_what_they_name_and_nothing_else(flags: str, changes: dict[
         (("--task=Reacher-v2",), "mujoco-small", 4),
         (("--task", "WalkerRun-v1"), "dmc", 5),
         (("--task", "Hopper-v4", "--like", "jaxrl"), "mujoco", 3),
+        (("--task", "Hopper-v4", "--like", "cleanrl"), "mujoco-9", 6),
+        (("--like", "cleanrl"), "mujoco-9", 6),
         (("--task", "Pendulum-v1"), "mujoco", 2),
         (("--task-from", "gymnasium:Pendulum-v1"), "mujoco", 2),
     ],
 )
 def test_the_suite_is_found_by_the_task(argv: tuple[str, ...], suite: str, num_envs: int) -> None:
-    """`--task Reacher-v4` alone takes the settings that the source used on that suite."""
+    """`--task Reacher-v4` alone takes the settings that the source used on that suite.
+
+    With `--like` it is a suite on which the source has settings.
+    """
     config, options = read(*argv)
     assert options.suite == suite
     assert config.num_envs == num_envs
+
+
+def test_a_tasks_row_may_have_a_time_limit_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where its registration has none."""
+    made_as = "tests.suite.envs.elsewhere:Endless-v0"
+    where: dict[str, Any] = {"family": "other", "simulator": "gymnasium", "made_as": made_as}
+    row = Task(name="Endless-v0", time_limit=7, obs_size=1, num_actions=2, **where)
+    monkeypatch.setattr("suite.envs.tasks.TASKS", {**TASKS, row.name: row})
+    config, _ = read("--suite=mujoco", f"--task={row.name}")
+    assert config.task == row.name
 
 
 @pytest.mark.parametrize(
