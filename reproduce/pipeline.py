@@ -144,7 +144,7 @@ def write_tables(
     for name in FIGURES:
         (directory / name).unlink(missing_ok=True)  # what is not drawn now must not stay
     curves, verdicts, theirs = (tables[name] for name in ("curves", "verdicts", "reference_curves"))
-    named = dict.fromkeys([*theirs["source"], *verdicts["reference_source"].dropna()])
+    named = dict.fromkeys(filter(None, [*theirs["source"], *verdicts["reference_source"].dropna()]))
     credits = references.credits_of(report["agent"], named)
     write_json(directory / "report.json", dict(report) | {"sources": credits})
     rows = records(verdicts)
@@ -195,7 +195,7 @@ def _describe(plan: Plan, verdicts: pd.DataFrame) -> dict[str, Any]:
     records = [record for run in plan.runs() if (record := read_record(run.directory))]
     ends = [str(record["ended_at"]) for record in records if record.get("ended_at")]
     first = next((record for record in records if "machine" in record), {})
-    config = dataclasses.asdict(plan.config)
+    config, judge = dataclasses.asdict(plan.config), plan.preset.judged_by
     other: dict[str, Any] = {"workers": None, "track": "", "open": False}
     other |= {"runs_dir": RUNS} if plan.behaviours else {}  # published runs are made in `runs`
     return {
@@ -203,7 +203,7 @@ def _describe(plan: Plan, verdicts: pd.DataFrame) -> dict[str, Any]:
         "agent": plan.agent,
         "suite": plan.suite,
         "source": plan.source,
-        "judged_by": plan.preset.judged_by,
+        "judged_by": judge if judge in references.sources(plan.agent) else None,
         "budget": plan.budget,
         "suite_tasks": list(plan.preset.tasks or find_suite(plan.suite)),
         "env_steps": dict(plan.env_steps),

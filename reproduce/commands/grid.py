@@ -87,7 +87,8 @@ def _say_outlook(plan: Plan, console: Console) -> None:
 def checked_plan(request: Request, cluster: Cluster | None, *, is_variant: bool = False) -> Plan:
     """Return the plan of a request; a `UsageError` if it must not be trained.
 
-    Where no seeds are asked for, a grid also has those that it was begun with; a sweep's do not.
+    Finished runs of other code are refused by `train`, so that a dry run can name them. Where no
+    seeds are asked for, a grid also has those that it was begun with; a sweep's do not.
     """
     from reproduce.gather.baseline import with_baseline
     from reproduce.judge.outlook import refuse_early

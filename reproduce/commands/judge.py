@@ -29,6 +29,7 @@ from reproduce.run.view import say
 from suite.base.errors import UsageError, nearest
 from suite.envs.tasks import TASKS, Task, find_task, nearest_task, tasks_in
 from suite.settings.command_line import whole
+from suite.settings.presets import origin_of
 
 
 def judge_curves(
@@ -91,7 +92,9 @@ def _rule_of(agent: str, curves: Curves, source: str) -> str:
         known = {name: preset.judged_by for (_, name), preset in presets if preset.judged_by}
         other = nearest(source, judges)
         if source in known:
-            other = f", but {known[source]} judges its settings: give --like {known[source]}"
+            whose, judge = origin_of(presets_of(agent), agent), known[source]
+            place = f"--like {judge}" if whose == agent else f"{whose} as agent, --like {judge}"
+            other = f", but {judge} judges its settings: give {place}"
         raise UsageError(f"no source {source!r} judges {agent}{other}")
     rule, said = judges[source].rule, "training" if curves.episodes else curves.rule
     if said not in (None, rule):

@@ -93,14 +93,15 @@ def _config(directory: Path) -> dict[str, Any]:
 def curve(directory: Path, rule: str, env_steps: int) -> pd.DataFrame:
     """Return a run's curve up to `env_steps`: columns `env_steps`, `mean_return`.
 
-    Of a run that has not finished no window ends after its last episode.
+    No window of training episodes ends after the run, or, if it has not finished, after its last
+    episode.
     """
     table = scored(directory, rule)
     if rule == "training" and len(table):
-        last = table["env_steps"].max()
+        record, last = read_record(directory) or {}, table["env_steps"].max()
         table = window_means(table, env_steps)
-        if (read_record(directory) or {}).get("status") != "finished":
-            env_steps = min(env_steps, last)
+        is_whole = record.get("status") == "finished"
+        env_steps = min(env_steps, record["config"]["env_steps"] if is_whole else last)
     return table[table["env_steps"] <= env_steps]
 
 

@@ -72,6 +72,8 @@ def read_curves(
     for name, rows in (part for path in paths for part in _parts(path, names, evaluated)):
         said = NAME.fullmatch(name)
         if task is not None:
+            if "task" in rows and rows["task"].nunique() > 1:
+                raise UsageError(f"{name} holds several tasks: leave out --task")
             rows = rows.assign(task=task)
         elif "task" not in rows:
             if said is None:
@@ -103,6 +105,10 @@ def _parts(path: Path, columns: Names, evaluated: bool) -> Iterator[Part]:
     if kept or not path.is_dir():
         if kept and not evaluated:
             raise UsageError(f"{path} holds evaluations: give --like a source that judges by them")
+        recorded, monitored = ({f.parent for f in files} for files in (kept, path.rglob(MONITOR)))
+        if recorded & monitored and (lacking := monitored - recorded):  # one folder holds both
+            where = f"{min(lacking)} holds no {EVALUATIONS}"
+            raise UsageError(f"{where}: finish that run, or name the folders of the others")
         if kept:
             yield from (_evaluations(file, columns) for file in kept)
         elif path.match(MONITOR):

@@ -55,7 +55,7 @@ FIGURES = [
     for name in ("curves", "curves_by_time", "scores", "throughput", *OVER_TASKS)
     for kind in FORMATS
 ]
-UNFINISHED = ("running", "interrupted", "planned", "left out")
+UNFINISHED = ("running", "interrupted", "planned")
 
 
 def write_page(directory: Path) -> Path:

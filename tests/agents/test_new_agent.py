@@ -17,7 +17,14 @@ ROOT = Path(__file__).resolve().parents[2]
 KNOWN = """
 import runpy, sys
 from reproduce.__main__ import main
+from suite.base.errors import UsageError
 assert main(["my_a2c", "classic", "--dry-run"]) == 0
+with open("x.csv", "w") as curves:
+    print("task,seed,env_steps,mean_return\\nCartPole-v1,1,100000,500", file=curves)
+try:
+    main(["judge", "my_a2c", "x.csv", "--like=sb3_control"])
+except UsageError as error:
+    print(error)
 sys.argv[1:] = ["--like=sb3_control", "--env-steps=320", "--out=alone"]
 try:
     runpy.run_module("agents.my_a2c", run_name="__main__", alter_sys=True)
@@ -69,6 +76,7 @@ def test_a_copy_of_an_agents_file_is_an_agent_and_may_have_sources_of_its_own(
     file = Path(shutil.copyfile(ROOT / "agents" / "a2c.py", tmp_path / "agents" / "my_a2c.py"))
     lines = python(tmp_path, "-c", KNOWN).splitlines()
     record_of(tmp_path / "alone" / "seed-1")
+    assert any("give a2c as agent, --like sb3_control" in line for line in lines)
     modules, *listed = lines[lines.index("(2,)") + 1 :]  # of the policy's answer for two
     assert modules == "['agents.my_a2c']"
     sources = listed[listed.index("agent my_a2c") + 1]

@@ -1,6 +1,7 @@
 """From recorded runs to the verdict: known runs give known answers, and nothing bad is hidden."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -170,6 +171,16 @@ def test_a_reports_machine_is_that_of_its_runs(tmp_path: Path) -> None:
     (first / "run.json").write_text(json.dumps(NEVER_BEGUN))
     make_report(plan)
     assert json.loads((plan.directory / "report.json").read_text())["hardware"]["cpu"] == "Far away"
+
+
+@pytest.mark.usefixtures("undrawn")
+def test_a_judge_without_references_judges_nothing(tmp_path: Path) -> None:
+    """A copied agent's settings name one that holds nothing for the copy."""
+    plan = pendulum(tmp_path, [1])
+    record_run(plan, TASK, 1)
+    for judge, said in ((plan.preset.judged_by, plan.preset.judged_by), ("rllib_control", None)):
+        make_report(replace(plan, preset=replace(plan.preset, judged_by=judge)))
+        assert json.loads((plan.directory / "report.json").read_text())["judged_by"] == said
 
 
 @pytest.mark.usefixtures("undrawn")

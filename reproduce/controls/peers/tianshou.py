@@ -156,7 +156,7 @@ def _on_policy(algorithm: Any, config: dict[str, Any], envs: Any) -> WatchedOnPo
     """Return a trainer that learns from every unroll: once, or as PPO does."""
     rows = config["num_envs"] * config["unroll_length"]
     parts = config.get("num_minibatches")
-    buffer = VectorReplayBuffer(4096, config["num_envs"])
+    buffer = VectorReplayBuffer(max(4096, rows), config["num_envs"])  # holds an unroll
     params = OnPolicyTrainerParams(
         training_collector=Collector(algorithm, envs, buffer, exploration_noise=True),
         test_collector=None,

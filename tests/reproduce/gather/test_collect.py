@@ -106,12 +106,13 @@ def test_a_curve_of_episodes_has_the_score_at_each_of_its_points(tmp_path: Path)
     assert set(table.index) <= {10 * k for k in range(1, 101)}
 
 
-def test_a_curve_of_episodes_ends_where_an_unfinished_run_is(tmp_path: Path) -> None:
-    """The window (900, 1000] is not over after 910 steps."""
+def test_a_curve_of_episodes_ends_where_a_run_does(tmp_path: Path) -> None:
+    """The window (900, 1000] is not over after 910 steps, nor of a run to be extended from 950."""
     plan = plan_of(tmp_path, [1, 2])
     rows = "905,10.0,9\n910,20.0,9\n"
-    for seed, status, last in ((1, "running", 910), (2, "finished", 1000)):
-        run = record_run(plan, TASK, seed, status=status)
+    ends = ((1, "running", 1000, 910), (2, "finished", 1000, 1000), (3, "finished", 950, 950))
+    for seed, status, env_steps, last in ends:
+        run = record_run(plan, TASK, seed, status=status, env_steps=env_steps)
         (run / "episodes.csv").write_text("env_steps,episode_return,episode_length\n" + rows)
         if status == "finished":
             reseal(run)

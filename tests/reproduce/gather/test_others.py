@@ -136,6 +136,22 @@ def test_files_are_numbered_as_seeds_of_each_task(tmp_path: Path) -> None:
     assert as_rows(*files) == [("B", 1, 10, 1.0), ("A", 1, 10, 2.0), ("B", 2, 10, 3.0)]
 
 
+def test_one_task_for_all_refuses_a_file_of_several(tmp_path: Path) -> None:
+    """Their runs would count as one another's."""
+    text = "task,seed,env_steps,episode_return\nA,1,10,1\nB,1,10,2\n"
+    (path,) = write(tmp_path, {"x.csv": text})
+    with refused():
+        read_curves([path], task="A")
+
+
+def test_a_run_without_evaluations_beside_runs_that_have_some_is_named(tmp_path: Path) -> None:
+    """It stopped before its first; to leave it out would flatter the others."""
+    write(tmp_path, dict.fromkeys(("a/monitor.csv", "b/monitor.csv"), monitored((7.0, 7))))
+    np.savez(tmp_path / "a" / "evaluations.npz", timesteps=[10], results=[[1.0]])
+    with refused():
+        read_curves([tmp_path], evaluated=True)
+
+
 UNREADABLE: dict[str, dict[str, str]] = {
     "columns": {"x.csv": "Step,score\n10,1\n"},
     "no task": {"x.csv": "env_steps,mean_return\n10,1\n"},

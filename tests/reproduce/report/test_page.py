@@ -169,16 +169,17 @@ def test_failures_come_first_and_lead_to_their_logs(tmp_path: Path) -> None:
         run("A", 3, "diverged", error="loss is not finite"),
     ]
     row = verdict("A", "inconclusive", num_failed=1, num_diverged=1)
-    write(tmp_path, verdicts=[row], runs=[run("A", 1), *lost, run("A", 4, "planned")])
+    other = run("A", 5, "left out")  # it ended, but other code made it
+    write(tmp_path, verdicts=[row], runs=[run("A", 1), *lost, run("A", 4, "planned"), other])
     page = Page(report.write_page(tmp_path))
     text, verdicts = page.text, page.text.index("task verdict ours")
-    assert "2 of 4 runs failed or diverged" in text
+    assert "2 of 5 runs failed or diverged" in text
     assert text.index("RuntimeError: no") < verdicts
     assert text.index("loss is not finite") < verdicts
     assert text.index("line 1 line 2") > text.rindex("Failed runs")
     assert {"#failure-1", "#failure-2"} <= set(page.links)
     assert "1 failed, 1 diverged" in text
-    assert "1 of 4 runs have not finished" in text
+    assert "1 of 5 runs have not finished" in text
     write(tmp_path, verdicts=[row], runs=[run("A", 1)])
     assert "failed or diverged" not in Page(report.write_page(tmp_path)).text
 
