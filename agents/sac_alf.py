@@ -385,7 +385,7 @@ def make_learner(config: Config, spaces: Spaces, device: torch.device) -> Learne
         critics.append([draw(pair_sizes, [(num_choices, gain)]) for _ in range(num_networks)])
     actor, online = Ensemble(actors, device) if actors else None, Ensemble(critics, device)
     initial = torch.tensor([[config.initial_choice_alpha], [config.initial_alpha]]).log()
-    initial = initial.clamp(-1e30, config.max_log_alpha)  # finite, also of 0
+    initial = initial.clamp(-1e30, config.max_log_alpha)  # a saved policy is finite
     log_alphas = initial.repeat(1, len(config.seeds)).to(device).requires_grad_()
     on_gpu = device.type == "cuda"
     adam = partial(Adam, capturable=on_gpu)

@@ -170,9 +170,10 @@ def train_in_turn(
     ends = [status_of(alone, options.out, alone.seeds[0]) for alone in each]
     left = [alone for alone, end in zip(each, ends, strict=True) if end is None]
     status = 2 if left and "diverged" in ends else 0
-    for alone in left or each:
+    left = left or each
+    for alone in left:
         refuse_finished(options.out / f"seed-{alone.seeds[0]}", alone.env_steps)
-    for alone in left or each:
+    for alone in left:
         recorder = Recorder.for_command(agent, alone, options)
         status = max(status, _train(alone, recorder, train))
     return status

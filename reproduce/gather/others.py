@@ -105,11 +105,11 @@ def _parts(path: Path, columns: Names, evaluated: bool) -> Iterator[Part]:
     if kept or not path.is_dir():
         if kept and not evaluated:
             raise UsageError(f"{path} holds evaluations: give --like a source that judges by them")
-        recorded, monitored = ({f.parent for f in files} for files in (kept, path.rglob(MONITOR)))
-        if recorded & monitored and (lacking := monitored - recorded):  # one folder holds both
-            where = f"{min(lacking)} holds no {EVALUATIONS}"
-            raise UsageError(f"{where}: finish that run, or name the folders of the others")
         if kept:
+            runs, monitored = ({f.parent for f in files} for files in (kept, path.rglob(MONITOR)))
+            if runs & monitored and (lacking := monitored - runs):  # a folder may hold both
+                where = f"{min(lacking)} holds no {EVALUATIONS}"
+                raise UsageError(f"{where}: finish that run, or name the folders of the others")
             yield from (_evaluations(file, columns) for file in kept)
         elif path.match(MONITOR):
             siblings = filter(_is_environment, path.parent.glob(MONITOR))

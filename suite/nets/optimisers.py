@@ -89,7 +89,10 @@ class Optimiser(ABC):
         """Change the weights against a gradient."""
 
     def _descend(self, direction: Float[Tensor, " P"], step_size: StepSize) -> None:
-        """Change the weights by `step_size * direction / divisor`; on a CPU a tensor's bits too."""
+        """Change the weights by `step_size * direction / divisor`.
+
+        On a CPU a tensor as step size gives the same bits.
+        """
         if isinstance(step_size, Tensor):
             direction, step_size = direction * step_size, 1.0
         self.weights.vector.addcdiv_(direction, self._divisor, value=-step_size)
