@@ -107,7 +107,7 @@ def scores() -> str:
     said = f"All {len(cells())} verdicts: {counts}. Holm's adjustment over all "
     said += f"{np.count_nonzero(~np.isnan(p_values))} tests leaves {stays} `below`. Each agent's "
     said += f"two longest of {len(decided)} decided tasks (in brackets: the "
-    return f"{said}reference's share of its final gain by then):\n\n{table(SCORES, rows)}"
+    return f"{said}reference's share of its final gain):\n\n{table(SCORES, rows)}"
 
 
 def results(which: str = "") -> str:

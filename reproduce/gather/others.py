@@ -69,16 +69,16 @@ def read_curves(
         evaluated: whether evaluations are asked for, where SB3 recorded training episodes, too.
     """
     names, owners, tables = columns or {}, dict[tuple[str, int], str](), []
+    stated = set[str]()
     for name, rows in (part for path in paths for part in _parts(path, names, evaluated)):
         said = NAME.fullmatch(name)
+        if "task" not in rows and said is not None:
+            rows = rows.assign(task=said["task"].rpartition("/")[2])
         if task is not None:
-            if "task" in rows and rows["task"].nunique() > 1:
-                raise UsageError(f"{name} holds several tasks: leave out --task")
+            stated |= {*rows.get("task", ())}
             rows = rows.assign(task=task)
         elif "task" not in rows:
-            if said is None:
-                raise UsageError(f"{name} does not say its task: give --task")
-            rows = rows.assign(task=said["task"].rpartition("/")[2])
+            raise UsageError(f"{name} does not say its task: give --task")
         if "seed" not in rows:
             numbers = {
                 name: 1 + sum(other == name for other, _ in owners) for name in {*rows["task"]}
@@ -90,6 +90,9 @@ def read_curves(
                 raise UsageError(f"{both}: leave one out")
             owners[run] = name
         tables.append(rows)
+    if len(stated) > 1:
+        both = " and ".join(sorted(stated)[:2])
+        raise UsageError(f"the files hold runs of {both}: leave out --task")
     table, name = pd.concat(tables, ignore_index=True), ", ".join(map(str, paths))
     rules = table["rule"].fillna("").unique() if "rule" in table else [""]
     if len(rules) > 1:
@@ -100,16 +103,27 @@ def read_curves(
     return Curves(rows, rules[0] or None, bool(table["episodes"].any()), name)
 
 
+def _refuse_lacking(path: Path, kept: Sequence[Path]) -> None:
+    """Refuse monitored runs without evaluations beside such with some; a run is a folder of `path`.
+
+    One that stopped before its first evaluation would be left out unseen.
+    """
+    holding, monitored = (
+        {file.relative_to(path).parts[:-1][:1] for file in files}
+        for files in (kept, path.rglob(MONITOR))
+    )
+    if (lacking := monitored - holding) and lacking < monitored:
+        where = f"{path.joinpath(*min(lacking))} holds no {EVALUATIONS}"
+        raise UsageError(f"{where}: finish that run, or name the folders that hold evaluations")
+
+
 def _parts(path: Path, columns: Names, evaluated: bool) -> Iterator[Part]:
     kept = [path] if path.suffix == ".npz" else sorted(path.rglob(EVALUATIONS)) * evaluated
     if kept or not path.is_dir():
         if kept and not evaluated:
             raise UsageError(f"{path} holds evaluations: give --like a source that judges by them")
         if kept:
-            runs, monitored = ({f.parent for f in files} for files in (kept, path.rglob(MONITOR)))
-            if runs & monitored and (lacking := monitored - runs):  # a folder may hold both
-                where = f"{min(lacking)} holds no {EVALUATIONS}"
-                raise UsageError(f"{where}: finish that run, or name the folders of the others")
+            _refuse_lacking(path, kept)
             yield from (_evaluations(file, columns) for file in kept)
         elif path.match(MONITOR):
             siblings = filter(_is_environment, path.parent.glob(MONITOR))

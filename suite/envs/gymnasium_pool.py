@@ -86,9 +86,12 @@ class GymnasiumPool:
 
 
 @cache
-def describe(name: str) -> Task:
-    """Return the task called `module:id`, as it is registered with gymnasium."""
-    time_limit = _find(name).max_episode_steps
+def describe(name: str, time_limit: int | None = None) -> Task:
+    """Return the task called `module:id`, as it is registered with gymnasium.
+
+    `time_limit` is its limit if its registration has none.
+    """
+    time_limit = _find(name).max_episode_steps or time_limit
     if time_limit is None:
         raise UsageError(f"{name} has no time limit: register it with max_episode_steps")
     envs = _make(name, 1, time_limit, {})
@@ -151,11 +154,6 @@ def _is_of(spec: EnvSpec, module: str) -> bool:
     entry = spec.entry_point or spec.vector_entry_point
     place = entry.partition(":")[0] if isinstance(entry, str) else getattr(entry, "__module__", "")
     return f"{place}.".startswith(f"{module}.")
-
-
-def check_makeable(task: Task) -> None:
-    """Raise a `UsageError` if an environment of the task cannot be made."""
-    _make(task.simulator_id, 1, task.time_limit, dict(task.options)).close()
 
 
 def _make(name: str, num_envs: int, time_limit: int, options: dict[str, Any]) -> Any:

@@ -279,11 +279,19 @@ def whole_numbers(text: str) -> list[int]:
     return numbers
 
 
-def _suite_of(task: str, presets: Mapping[tuple[str, str], Preset[Any]]) -> str:
-    """Return the first suite that has the task, else the first with tasks like it.
+def _suite_of(
+    task: str | None, source: str | None, presets: Mapping[tuple[str, str], Preset[Any]]
+) -> str:
+    """Return the first suite that has the task and settings of the source, else the first like it.
 
-    Those are of its family; failing that, they share its kind of action, and neither shows frames.
+    That has tasks of its family; failing that, they share its kind of action, and neither shows
+    frames. Where only suites without the source have the task, the source is not asked for.
     """
+    asked = {key: preset for key, preset in presets.items() if source in (None, key[1])}
+    of_task = {key for key in presets if task in tasks_in(key[0])}
+    presets = presets if not asked or (of_task and not of_task & asked.keys()) else asked
+    if task is None:
+        return next(iter(presets))[0]
     wanted, suites = find_task(task), list(dict.fromkeys(suite for suite, _ in presets))
 
     def likeness(other: Task) -> int:
@@ -314,7 +322,7 @@ def _add_run_flags(place: Any) -> None:
     """Add the flags of an agent's command beside its settings."""
     text = "in place of --task: a task that importing this module registers with gymnasium"
     place.add_argument("--task-from", type=task_from, metavar="MODULE:ID", help=text)
-    text = "suite whose preset gives the defaults (default: the first that has the task)"
+    text = "suite whose preset gives the defaults (default: the first that has task and source)"
     place.add_argument("--suite", metavar="SUITE", help=text)
     text = "published source whose preset gives the defaults (default: the suite's own)"
     place.add_argument("--like", metavar="SOURCE", help=text)
@@ -361,20 +369,18 @@ def read_command_line(
     _add_run_flags(first)
     options, _ = first.parse_known_args(argv)
     suites = dict.fromkeys(suite for suite, _ in presets)
-    likely = [each for each, source in presets if options.like in (None, source)] or [*suites]
     if options.task and options.task_from:
         raise UsageError("give either --task or --task-from")
     task = options.task_from or options.task
     if (suite := options.suite) is None:
-        having = (each for each in likely if task is None or task in tasks_in(each))
-        suite = next(having, None) or _suite_of(str(task), presets)
+        suite = _suite_of(task, options.like, presets)
     source = find_source(presets, suite, options.like)
     if task is None:
         task = str(getattr(presets[suite, source].config, "task", ""))
     if (found := find_task(task)).simulator == "gymnasium":
-        from suite.envs.gymnasium_pool import check_makeable
+        from suite.envs.gymnasium_pool import describe
 
-        check_makeable(found)  # before a run's folder is made
+        describe(found.simulator_id, found.time_limit)  # refuses, before a run's folder is made
     fitting = [other for other in suites if task in tasks_in(other)]
     if fitting and suite not in fitting:
         raise UsageError(f"--suite {suite} has no {task}{nearest(fitting[0], fitting)}")

@@ -12,6 +12,7 @@ from reproduce.commands.judge import judge_curves
 from reproduce.gather import tables as recorded
 from reproduce.gather.others import read_curves
 from reproduce.plan.presets import PUBLISHED
+from suite.base.errors import UsageError
 from tests.bombs import Bomb
 from tests.messages import refused
 
@@ -136,20 +137,45 @@ def test_files_are_numbered_as_seeds_of_each_task(tmp_path: Path) -> None:
     assert as_rows(*files) == [("B", 1, 10, 1.0), ("A", 1, 10, 2.0), ("B", 2, 10, 3.0)]
 
 
-def test_one_task_for_all_refuses_a_file_of_several(tmp_path: Path) -> None:
-    """Their runs would count as one another's."""
-    text = "task,seed,env_steps,episode_return\nA,1,10,1\nB,1,10,2\n"
-    (path,) = write(tmp_path, {"x.csv": text})
-    with refused():
-        read_curves([path], task="A")
+@pytest.mark.parametrize(
+    "files",
+    [
+        {"x.csv": "task,seed,env_steps,episode_return\nA,1,10,1\nB,1,10,2\n"},
+        {
+            n: f"task,seed,env_steps,episode_return\n{n[0]},{ord(n[0])},10,1\n"
+            for n in ("A.csv", "B.csv")
+        },
+        {f"{n}/monitor.csv": monitored((7.0, 7), task=f"{n}-v0") for n in "AB"},
+    ],
+)
+def test_one_task_for_all_refuses_runs_of_several(files: dict[str, str], tmp_path: Path) -> None:
+    """They would count as one another's, in one file or in many."""
+    write(tmp_path, files)
+    is_csv = not any("/" in name for name in files)
+    with pytest.raises(UsageError, match=r"hold runs of A.* and B.*: leave out --task"):
+        read_curves([tmp_path / name for name in files] if is_csv else [tmp_path], task="A")
 
 
-def test_a_run_without_evaluations_beside_runs_that_have_some_is_named(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("monitors", "refuses"),
+    [
+        *(("a b", True), ("a a/eval", False), ("a a/train", False), ("c d", False)),
+        ("a a/eval b", True),
+    ],
+)
+@pytest.mark.parametrize("place", ["a", "a/eval"])
+def test_a_run_without_evaluations_beside_runs_that_have_some_is_named(
+    monitors: str, refuses: bool, place: str, tmp_path: Path
+) -> None:
     """It stopped before its first; to leave it out would flatter the others."""
-    write(tmp_path, dict.fromkeys(("a/monitor.csv", "b/monitor.csv"), monitored((7.0, 7))))
-    np.savez(tmp_path / "a" / "evaluations.npz", timesteps=[10], results=[[1.0]])
-    with refused():
-        read_curves([tmp_path], evaluated=True)
+    write(tmp_path, {f"{name}/monitor.csv": monitored((7.0, 7)) for name in monitors.split()})
+    (tmp_path / place).mkdir(parents=True, exist_ok=True)
+    np.savez(tmp_path / place / "evaluations.npz", timesteps=[10], results=[[1.0]])
+    if refuses:
+        with pytest.raises(UsageError, match=r"b holds no evaluations\.npz"):
+            read_curves([tmp_path], task=CART, evaluated=True)
+    else:
+        assert len(read_curves([tmp_path], task=CART, evaluated=True).rows) == 1
 
 
 UNREADABLE: dict[str, dict[str, str]] = {

@@ -82,5 +82,5 @@ def test_atari_protocols_are_different_tasks() -> None:
 def test_a_row_of_gymnasium_is_what_gymnasium_registers(name: str) -> None:
     """Time limit, kind of action and sizes, read from the task as it is made there."""
     row = TASKS[name]
-    made = describe(row.simulator_id)
+    made = describe(row.simulator_id, row.time_limit)
     assert replace(row, name=made.name, family="other", made_as="") == made

@@ -71,12 +71,10 @@ class Copies:
 
 
 def assert_same_network(trunk: Trunk, frames: Tensor, copies: Copies, plain: Tensor) -> None:
-    """Outputs and gradients: neither work in place nor another order of memory changes any.
-
-    In float64: rounding in float32 turns the sign of a unit near 0 on some processors.
-    """
+    """Outputs and gradients: neither work in place nor another order of memory changes any."""
+    near = 1e-4 if frames.dtype == torch.float32 else 1e-9
     ours = trunk(channels_last(frames))
-    torch.testing.assert_close(ours, plain, atol=1e-9, rtol=1e-9)
+    torch.testing.assert_close(ours, plain, atol=near, rtol=near)
     for outputs in (ours, plain):
         outputs.square().sum().backward()
     for parameter, plain_copy in zip(trunk.parameters(), copies.all, strict=True):
@@ -84,14 +82,19 @@ def assert_same_network(trunk: Trunk, frames: Tensor, copies: Copies, plain: Ten
         assert plain_copy.grad is not None
         scale = float(plain_copy.grad.abs().max())
         assert scale > 0
-        torch.testing.assert_close(parameter.grad, plain_copy.grad, atol=1e-9 * scale, rtol=1e-9)
+        torch.testing.assert_close(
+            parameter.grad, plain_copy.grad, atol=near * scale, rtol=10 * near
+        )
 
 
 @pytest.mark.parametrize(("space", "features"), [((84, 84), 3_872), ((84, 42), 2_112)])
 def test_the_deep_network_is_the_residual_one_of_figure_3(
     space: tuple[int, int], features: int
 ) -> None:
-    """15 kernels; pools as TensorFlow's "same"; for Atari's frames about a million weights."""
+    """15 kernels; pools as TensorFlow's "same"; for Atari's frames about a million weights.
+
+    In float64: where float32 rounds, a unit near 0 turns on some processors, and its gradient.
+    """
     trunk, frames = frames_trunk(DEEP, *space).double(), draw(0, 2, 4, *space).double()
     copies = Copies(trunk)
     kernels = copies.kernels
@@ -127,7 +130,7 @@ def test_plain_layers_are_those_of_their_table(
     layers: FrameLayers, space: tuple[int, int], pads: Any, features: int
 ) -> None:
     """Kernels, strides and padding; an odd row or column of padding goes to the end."""
-    trunk, frames = frames_trunk(layers, *space).double(), draw(0, 2, 4, *space).double()
+    trunk, frames = frames_trunk(layers, *space), draw(0, 2, 4, *space)
     copies = Copies(trunk)
     kernels = copies.kernels
     assert [(len(k), k.shape[2]) for k, _ in kernels] == [row[:2] for row in layers.convolutions]

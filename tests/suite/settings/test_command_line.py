@@ -91,6 +91,7 @@ def test_flags_change_what_they_name_and_nothing_else(flags: str, changes: dict[
         (("--task", "Hopper-v4", "--like", "jaxrl"), "mujoco", 3),
         (("--task", "Hopper-v4", "--like", "cleanrl"), "mujoco-9", 6),
         (("--like", "cleanrl"), "mujoco-9", 6),
+        (("--task-from", "gymnasium:Pendulum-v1", "--like", "cleanrl"), "mujoco-9", 6),
         (("--task", "Pendulum-v1"), "mujoco", 2),
         (("--task-from", "gymnasium:Pendulum-v1"), "mujoco", 2),
     ],
@@ -106,13 +107,15 @@ def test_the_suite_is_found_by_the_task(argv: tuple[str, ...], suite: str, num_e
 
 
 def test_a_tasks_row_may_have_a_time_limit_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where its registration has none."""
-    made_as = "tests.suite.envs.elsewhere:Endless-v0"
-    where: dict[str, Any] = {"family": "other", "simulator": "gymnasium", "made_as": made_as}
-    row = Task(name="Endless-v0", time_limit=7, obs_size=1, num_actions=2, **where)
-    monkeypatch.setattr("suite.envs.tasks.TASKS", {**TASKS, row.name: row})
-    config, _ = read("--suite=mujoco", f"--task={row.name}")
-    assert config.task == row.name
+    """Where its registration has none; spaces that no agent takes are refused all the same."""
+    where: dict[str, Any] = {"family": "other", "simulator": "gymnasium", "time_limit": 7}
+    names = ("Endless-v0", "Pairs-v0")
+    rows = {n: Task(name=n, made_as=f"tests.suite.envs.elsewhere:{n}", **where) for n in names}
+    monkeypatch.setattr("suite.envs.tasks.TASKS", {**TASKS, **rows})
+    config, _ = read("--suite=mujoco", "--task=Endless-v0")
+    assert config.task == "Endless-v0"
+    with refused():
+        read("--suite=mujoco", "--task=Pairs-v0")
 
 
 @pytest.mark.parametrize(
