@@ -106,8 +106,8 @@ def scores() -> str:
     rows = [_scores(cell) for own in by_agent for cell in own]
     said = f"All {len(cells())} verdicts: {counts}. Holm's adjustment over all "
     said += f"{np.count_nonzero(~np.isnan(p_values))} tests leaves {stays} `below`. Each agent's "
-    said += f"two longest of {len(decided)} decided tasks (in brackets: the "
-    return f"{said}reference's share of its final gain):\n\n{table(SCORES, rows)}"
+    said += f"two longest of {len(decided)} decided tasks (in brackets: the reference's "
+    return f"{said}share of its final gain):\n\n{table(SCORES, rows)}"
 
 
 def results(which: str = "") -> str:

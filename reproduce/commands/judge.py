@@ -88,11 +88,13 @@ def _rule_of(agent: str, curves: Curves, source: str) -> str:
     check_agent(agent)
     judges = {name: each for name, each in references.sources(agent).items() if each.judges}
     if source not in judges:
-        presets = presets_of(agent).items()
-        known = {name: preset.judged_by for (_, name), preset in presets if preset.judged_by}
+        presets = presets_of(agent)
+        known = {
+            name: preset.judged_by for (_, name), preset in presets.items() if preset.judged_by
+        }
         other = nearest(source, judges)
         if source in known:
-            whose, judge = origin_of(presets_of(agent), agent), known[source]
+            whose, judge = origin_of(presets, agent), known[source]
             place = f"--like {judge}" if whose == agent else f"{whose} as agent, --like {judge}"
             other = f", but {judge} judges its settings: give {place}"
         raise UsageError(f"no source {source!r} judges {agent}{other}")

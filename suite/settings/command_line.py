@@ -289,7 +289,8 @@ def _suite_of(
     """
     asked = {key: preset for key, preset in presets.items() if source in (None, key[1])}
     of_task = {key for key in presets if task in tasks_in(key[0])}
-    presets = presets if not asked or (of_task and not of_task & asked.keys()) else asked
+    is_elsewhere = of_task and not of_task & asked.keys()
+    presets = presets if is_elsewhere or not asked else asked
     if task is None:
         return next(iter(presets))[0]
     wanted, suites = find_task(task), list(dict.fromkeys(suite for suite, _ in presets))
@@ -377,10 +378,10 @@ def read_command_line(
     source = find_source(presets, suite, options.like)
     if task is None:
         task = str(getattr(presets[suite, source].config, "task", ""))
-    if (found := find_task(task)).simulator == "gymnasium":
+    if (found := find_task(task)).simulator == "gymnasium" and ":" not in task:
         from suite.envs.gymnasium_pool import describe
 
-        describe(found.simulator_id, found.time_limit)  # refuses, before a run's folder is made
+        describe(found.simulator_id, found.time_limit)  # refuses it, as `find_task` does a module's
     fitting = [other for other in suites if task in tasks_in(other)]
     if fitting and suite not in fitting:
         raise UsageError(f"--suite {suite} has no {task}{nearest(fitting[0], fitting)}")

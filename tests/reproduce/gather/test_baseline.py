@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import shutil
 from pathlib import Path
 from typing import Any
@@ -78,7 +79,7 @@ def test_a_report_without_references_names_the_command_that_judges(
     status, out, _ = say(["report", "sac_alf", "classic", "--runs-dir", str(tmp_path)])
     assert status == 0
     command = out.partition("Judge it by the runs of AGENT:\n  ")[2].partition("\n")[0]
-    assert "python -m reproduce sac_alf classic " in command  # or `.venv/bin/python`
+    assert re.match(r"(\.venv/bin/)?python -m reproduce sac_alf classic ", command)
     assert " --baseline AGENT " in command
 
 
